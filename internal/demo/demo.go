@@ -83,11 +83,11 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 		if limit.Err() != nil {
 			return context.Cause(limit)
 		}
-		counts, err := perEndpoint(limit, site.AccessLog, len(all))
+		entries, err := site.ReadLog(limit, len(all))
 		if err != nil {
 			return err
 		}
-		arms = append(arms, summarise(arm.Name, all, site.Engines, counts))
+		arms = append(arms, summarise(arm.Name, all, site.Engines, perEndpoint(entries)))
 	}
 	fmt.Fprintln(o.Out)
 	if err := table(o.Out, arms); err != nil {

@@ -147,7 +147,9 @@ func prefix(o SiteOptions) string {
 	return o.Name + "-"
 }
 
-func (l *Lab) file(o SiteOptions, name string) string { return filepath.Join(l.opt.Dir, prefix(o)+name) }
+func (l *Lab) file(o SiteOptions, name string) string {
+	return filepath.Join(l.opt.Dir, prefix(o)+name)
+}
 
 // StartRouter starts the router, again after it was killed or stopped, and waits until it is ready.
 func (s *Site) StartRouter(ctx context.Context) error {

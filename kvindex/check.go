@@ -7,12 +7,43 @@ package kvindex
 // was stored was not closed under prefix, or the index is broken. From then on every match walks, which is right for any
 // holdings, only slower.
 
+// ahead plans a walk's next round of reads.
+func (m *matcher) ahead(from int) {
+	m.at = m.at[:0]
+	for i := from; i < min(from+walkStep, len(m.keys)); i++ {
+		m.at = append(m.at, int32(i))
+	}
+}
+
+// useWalk drops the items that do not hold the keys of the round. Keys with equal words have equal holders.
+func (m *matcher) useWalk() {
+	var word uint64
+	for i, at := range m.at {
+		if i > 0 && m.words[i] == word {
+			continue
+		}
+		word = m.words[i]
+		in := m.part(m.items, word)
+		m.result(m.items[in:], at)
+		m.items = m.items[:in]
+	}
+	done := int(m.at[len(m.at)-1]) + 1
+	if done == len(m.keys) {
+		m.result(m.items, int32(done))
+	}
+	if done == len(m.keys) || len(m.items) == 0 {
+		m.phase = ended
+		return
+	}
+	m.ahead(done)
+}
+
 // noteWrites notes how far the asked slots have been written to.
 func (m *matcher) noteWrites() {
 	for _, s := range m.slots {
 		writes := uint64(1) // odd: not comparable
-		if st := m.x.slots.state(s); st != nil {
-			writes = st.writes.Load()
+		if m.x.slots.isKnown(s) {
+			writes = m.x.slots.places[s.index].writes.Load()
 		}
 		m.writes = append(m.writes, writes)
 	}
@@ -21,10 +52,7 @@ func (m *matcher) noteWrites() {
 // check compares results with those of a walk, and replaces them if there is a difference.
 func (m *matcher) check(held []Held) {
 	m.start(walk)
-	for m.more() {
-		m.read()
-		m.use()
-	}
+	m.run()
 	m.walked = append(m.walked[:0], held...)
 	m.results(m.walked)
 	if !m.compare(held) {
@@ -39,8 +67,7 @@ func (m *matcher) check(held []Held) {
 func (m *matcher) compare(held []Held) (different bool) {
 	compared := false
 	for i, s := range m.slots {
-		st := m.x.slots.state(s)
-		if st == nil || !st.valid(s) || m.writes[i]&1 != 0 || st.writes.Load() != m.writes[i] {
+		if m.writes[i]&1 != 0 || !m.x.slots.isValid(s) || m.x.slots.places[s.index].writes.Load() != m.writes[i] {
 			continue
 		}
 		compared = true

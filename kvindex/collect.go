@@ -10,10 +10,10 @@ const (
 
 // collect does one call's share of the work.
 func (s *sets) collect() {
-	if len(s.idle) > s.slack+s.live/8 {
+	if s.idle.len() > s.slack+s.live/8 {
 		s.retireIdle(collectSteps)
 	}
-	if len(s.limbo) > 0 {
+	if s.limbo.len() > 0 {
 		s.reclaim()
 	}
 }
@@ -22,9 +22,9 @@ func (s *sets) collect() {
 func (s *sets) collectAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.retireIdle(len(s.idle))
+	s.retireIdle(s.idle.len())
 	for range 2 { // an id is out of reach two epochs later
-		if len(s.limbo) > 0 {
+		if s.limbo.len() > 0 {
 			s.reclaim()
 		}
 	}
@@ -33,29 +33,26 @@ func (s *sets) collectAll() {
 // retireIdle takes up to n idle sets out of the lookup.
 func (s *sets) retireIdle(n int) {
 	epoch := s.epochs.current.Load()
-	for _, id := range s.idle[:min(n, len(s.idle))] {
+	for range min(n, s.idle.len()) {
+		id := s.idle.pop()
 		m := s.meta(id)
 		m.idle = false
 		if m.refs == 0 { // nobody came back for it
 			s.leave(id)
-			s.limbo = append(s.limbo, retired{id, epoch})
+			s.limbo.push(retired{id, epoch})
 		}
 	}
-	s.idle = s.idle[min(n, len(s.idle)):]
 }
 
 // reclaim frees the ids in limbo that are out of every match's reach.
 func (s *sets) reclaim() {
 	now := s.epochs.current.Load()
-	if !passed(s.limbo[0].epoch, now) {
+	if !passed(s.limbo.first().epoch, now) {
 		now = s.epochs.advance()
 	}
-	n := 0
-	for n < len(s.limbo) && passed(s.limbo[n].epoch, now) {
-		s.free = append(s.free, s.limbo[n].id)
-		n++
+	for s.limbo.len() > 0 && passed(s.limbo.first().epoch, now) {
+		s.free = append(s.free, s.limbo.pop().id)
 	}
-	s.limbo = s.limbo[n:]
 	if len(s.free) > s.live+2*chunkSets {
 		s.trim()
 	}

@@ -36,7 +36,7 @@ type Options struct {
 	// bytes. A slot that is being replaced (see Reset) counts twice.
 	MaxSlots int
 
-	// MaxBlocks is how many different blocks are kept, 1 to 2^30; default 10,000,000. A block takes 20 to 32 bytes.
+	// MaxBlocks is how many different blocks are kept, 1 to 2^30; default 10,000,000. A block takes 20 to 29 bytes.
 	MaxBlocks int
 
 	// MaxSets is how many different sets of holders are kept, 1 to 2^30; default 1,000,000. Sets that Release is about
@@ -137,15 +137,14 @@ func (x *Index) Stats() Stats {
 // Blocks returns how many blocks s holds on each tier; zeros for a released slot. While a Store or Remove of s runs, its
 // part is not yet counted.
 func (x *Index) Blocks(s Slot) (device, any int64) {
-	st := x.slots.state(s)
-	if st == nil || !st.valid(s) {
+	if !x.slots.isValid(s) {
 		return 0, 0
 	}
-	return st.blocks[Device].Load(), st.blocks[Any].Load()
+	p := &x.slots.places[s.index]
+	return p.blocks[Device].Load(), p.blocks[Any].Load()
 }
 
 // Full reports whether s was dropped because a bound was met. It stays so until s is released or reset.
 func (x *Index) Full(s Slot) bool {
-	st := x.slots.state(s)
-	return st != nil && st.state.Load() == s.state()|fullFlag
+	return x.slots.isUsed(s) && !x.slots.isValid(s)
 }

@@ -12,7 +12,7 @@ type openMatch struct {
 	slots    []Slot
 	gone     map[*holder]bool
 	low, top []Held
-	loaded   bool // read, not yet used
+	loaded   int // reads of this round that are done
 }
 
 // begin starts a match of a random path, with some unknown keys behind it, for some of the slots in any order, released
@@ -59,16 +59,16 @@ func (o *openMatch) changed(h *holder, valid bool) {
 	}
 }
 
-// step does one half of a read and reports whether the match can go on.
+// step does one read, or uses a round of them, and reports whether the match can go on.
 func (o *openMatch) step() bool {
-	if o.loaded {
+	switch {
+	case !o.m.more():
+	case o.loaded < len(o.m.at):
+		o.m.read(o.loaded)
+		o.loaded++
+	default:
 		o.m.use()
-		o.loaded = false
-		return o.m.more()
-	}
-	if o.m.more() {
-		o.m.read()
-		o.loaded = true
+		o.loaded = 0
 	}
 	return o.m.more()
 }
@@ -94,9 +94,8 @@ func interleave(tb testing.TB, seed uint64, nodes, holders, rounds int, o Option
 	w.x.walking.Store(walking)
 	var open []*openMatch
 	w.changed = func(h *holder) {
-		st := w.x.slots.state(h.slot)
 		for _, o := range open {
-			o.changed(h, st.valid(h.slot))
+			o.changed(h, w.x.slots.isValid(h.slot))
 		}
 	}
 	for range rounds {

@@ -309,7 +309,7 @@ func checkInvariants(tb testing.TB, x *Index) {
 	for _, id := range sets.free {
 		see(id, "free")
 	}
-	for _, r := range sets.limbo {
+	for _, r := range sets.limbo.buf[sets.limbo.head:] {
 		see(r.id, "in limbo")
 	}
 	chunks := 0

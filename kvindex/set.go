@@ -41,13 +41,13 @@ type sets struct {
 	chunks atomic.Pointer[[]*chunk]
 
 	mu     sync.Mutex
-	lookup []uint32  // ids by hash, linear probing; its length is a power of two
-	live   int       // ids in lookup
-	free   []uint32  // ids that may be handed out
-	holes  []int     // places in chunks whose chunk was given back
-	idle   []uint32  // ids that had no reference when they were queued, oldest first
-	limbo  []retired // ids out of lookup that a match may still read, oldest first
-	bytes  int64     // of chunks and of lookup
+	lookup []uint32       // ids by hash, linear probing; its length is a power of two
+	live   int            // ids in lookup
+	free   []uint32       // ids that may be handed out
+	holes  []int          // places in chunks whose chunk was given back
+	idle   queue[uint32]  // ids that had no reference when they were queued, oldest first
+	limbo  queue[retired] // ids out of lookup that a match may still read, oldest first
+	bytes  int64          // of chunks and of lookup
 }
 
 // retired is an id that may be reused once its epoch has passed.
@@ -135,7 +135,7 @@ func (s *sets) unref(g given) {
 	m.refs -= g.refs
 	if m.refs == 0 && !m.idle {
 		m.idle = true
-		s.idle = append(s.idle, g.id)
+		s.idle.push(g.id)
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *sets) neighbour(from, slot uint32, force bool) (uint32, bool) {
 		}
 	}
 	if s.live >= s.max {
-		s.retireIdle(len(s.idle))
+		s.retireIdle(s.idle.len())
 		if s.live >= s.max && !force {
 			return 0, false
 		}
@@ -240,6 +240,6 @@ func (s *sets) rehash(size int) {
 func (s *sets) size() (live int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	queues := int64(cap(s.free)+cap(s.idle))*4 + int64(cap(s.limbo)+cap(s.holes)+len(s.numbers))*16
-	return s.live, s.bytes + queues
+	queues := cap(s.free)*4 + cap(s.idle.buf)*4 + cap(s.limbo.buf)*16 + cap(s.holes)*8
+	return s.live, s.bytes + int64(queues+len(s.numbers)*8)
 }

@@ -22,12 +22,8 @@ const fullFlag = 1
 // state is the state of a slot that is in use and not full.
 func (s Slot) state() uint64 { return uint64(s.generation) << 1 }
 
-// slotState is one place for slots.
-type slotState struct {
-	// state is the generation that the place has reached, shifted left, and fullFlag. Odd generations are in use, even
-	// ones are not.
-	state atomic.Uint64
-
+// place is one place for slots, without its state.
+type place struct {
 	// writes is odd while blocks of the slot are being stored or removed. A check compares results only of slots whose
 	// writes stood still meanwhile.
 	writes atomic.Uint64
@@ -37,40 +33,48 @@ type slotState struct {
 	mu sync.Mutex // held while blocks of the slot are stored, removed or swept
 }
 
-func (st *slotState) valid(s Slot) bool { return st.state.Load() == s.state() }
-
 // slots hands out places.
 type slots struct {
-	states []slotState
+	// states has, by place, the generation that the place has reached, shifted left, and fullFlag. Odd generations are in
+	// use, even ones are not. States lie close together because a match looks at those of all slots.
+	states []atomic.Uint64
+	places []place
 
 	mu    sync.Mutex
-	used  int
-	free  []uint64  // bitmap of places
-	limbo []retired // places that a match which began before their release may still ask for, oldest first
+	free  []uint64       // bitmap of places
+	limbo queue[retired] // places that a match which began before their release may still ask for, oldest first
 }
 
 func (s *slots) init(n int) {
-	s.states = make([]slotState, n)
+	s.states = make([]atomic.Uint64, n)
+	s.places = make([]place, n)
 	s.free = make([]uint64, (n+63)/64)
 	for i := range n {
 		s.free[i/64] |= 1 << (i % 64)
 	}
 }
 
-func (s *slots) bytes() int64 { return int64(len(s.states)) * int64(unsafe.Sizeof(slotState{})) }
+func (s *slots) bytes() int64 { return int64(len(s.states)) * int64(8+unsafe.Sizeof(place{})) }
 
-// state returns the place of a slot, nil when it cannot be one of this index.
-func (s *slots) state(slot Slot) *slotState {
-	if slot.generation&1 == 0 || int(slot.index) >= len(s.states) {
-		return nil
-	}
-	return &s.states[slot.index]
+// isKnown reports whether a slot can be one of this index: the zero Slot is none.
+func (s *slots) isKnown(slot Slot) bool {
+	return slot.generation&1 != 0 && int(slot.index) < len(s.states)
+}
+
+// isValid reports whether a slot is in use and not full.
+func (s *slots) isValid(slot Slot) bool {
+	return s.isKnown(slot) && s.states[slot.index].Load() == slot.state()
+}
+
+// isUsed reports whether a slot is in use, full or not.
+func (s *slots) isUsed(slot Slot) bool {
+	return s.isKnown(slot) && s.states[slot.index].Load()&^fullFlag == slot.state()
 }
 
 // count returns how many slots are in use and how many of them are full.
 func (s *slots) count() (used, full int) {
 	for i := range s.states {
-		if state := s.states[i].state.Load(); state>>1&1 != 0 {
+		if state := s.states[i].Load(); state>>1&1 != 0 {
 			used++
 			full += int(state & fullFlag)
 		}
@@ -91,10 +95,9 @@ func (s *slots) take() (uint32, bool) {
 
 // reclaim frees the places in limbo that are out of every match's reach.
 func (s *slots) reclaim(now uint64) {
-	for len(s.limbo) > 0 && passed(s.limbo[0].epoch, now) {
-		id := s.limbo[0].id
+	for s.limbo.len() > 0 && passed(s.limbo.first().epoch, now) {
+		id := s.limbo.pop().id
 		s.free[id/64] |= 1 << (id % 64)
-		s.limbo = s.limbo[1:]
 	}
 }
 
@@ -107,17 +110,15 @@ func (x *Index) Acquire() (Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for try := 0; ; try++ {
-		if len(s.limbo) > 0 {
+		if s.limbo.len() > 0 {
 			s.reclaim(x.epochs.advance())
 		}
 		if i, ok := s.take(); ok {
-			st := &s.states[i]
-			generation := uint32(st.state.Load()>>1) + 1
-			slot := Slot{i, generation}
-			st.state.Store(slot.state())
+			slot := Slot{i, uint32(s.states[i].Load()>>1) + 1}
+			s.states[i].Store(slot.state())
 			return slot, nil
 		}
-		if len(s.limbo) == 0 || try == acquireTries {
+		if s.limbo.len() == 0 || try == acquireTries {
 			return Slot{}, ErrSlots
 		}
 		runtime.Gosched()
@@ -127,28 +128,27 @@ func (x *Index) Acquire() (Slot, error) {
 // Release forgets everything that s holds. Matches find nothing for s from the start of the call on; when it returns, the
 // memory has been given back. Releasing a slot again does nothing.
 func (x *Index) Release(s Slot) {
-	st := x.slots.state(s)
-	if st == nil {
+	if !x.slots.isKnown(s) {
 		return
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.state.Load()&^fullFlag != s.state() {
+	p := &x.slots.places[s.index]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !x.slots.isUsed(s) {
 		return
 	}
-	st.state.Store(uint64(s.generation+1) << 1)
-	x.sweep(s.index, st)
+	x.slots.states[s.index].Store(uint64(s.generation+1) << 1)
+	x.sweep(s.index)
 	x.slots.mu.Lock()
 	defer x.slots.mu.Unlock()
-	x.slots.limbo = append(x.slots.limbo, retired{s.index, x.epochs.current.Load()})
+	x.slots.limbo.push(retired{s.index, x.epochs.current.Load()})
 }
 
 // Reset releases s and returns a fresh slot in its place, taken before the release if one is free. With
 // ErrSlots, s is released all the same. To replace the holdings
 // of an endpoint without a moment of none, call Acquire, fill the new slot, let matches ask for it, then Release the old.
 func (x *Index) Reset(s Slot) (Slot, error) {
-	st := x.slots.state(s)
-	if st == nil || st.state.Load()&^fullFlag != s.state() {
+	if !x.slots.isUsed(s) {
 		return Slot{}, ErrStale
 	}
 	fresh, err := x.Acquire()
@@ -160,9 +160,10 @@ func (x *Index) Reset(s Slot) (Slot, error) {
 }
 
 // sweep removes a slot from all sets of holders, shard by shard. No match reports the slot, so the order does not matter.
-// The caller holds st.mu and has made the slot invalid.
-func (x *Index) sweep(slot uint32, st *slotState) {
-	if st.blocks[Device].Load() == 0 && st.blocks[Any].Load() == 0 {
+// The caller holds the lock of the slot's place and has made the slot invalid.
+func (x *Index) sweep(slot uint32) {
+	p := &x.slots.places[slot]
+	if p.blocks[Device].Load() == 0 && p.blocks[Any].Load() == 0 {
 		return
 	}
 	x.sweeping.Lock()
@@ -174,8 +175,8 @@ func (x *Index) sweep(slot uint32, st *slotState) {
 	}
 	device.flush()
 	any.flush()
-	st.blocks[Device].Store(0)
-	st.blocks[Any].Store(0)
+	p.blocks[Device].Store(0)
+	p.blocks[Any].Store(0)
 	x.sets.collectAll()
 }
 

@@ -9,11 +9,11 @@ const (
 // already. A key that s holds already stays as it is. The error is ErrStale or ErrFull; with ErrFull, s holds nothing
 // when Store returns, and is not matched until it is reset.
 func (x *Index) Store(s Slot, t Tier, keys []uint64) error {
-	st, err := x.beginWrite(s)
+	p, err := x.beginWrite(s)
 	if err != nil {
 		return err
 	}
-	defer st.mu.Unlock()
+	defer p.mu.Unlock()
 	w := writer{x: x, slot: s.index, tier: t}
 	done, stored := 0, int64(0)
 	for done < len(keys) {
@@ -27,12 +27,12 @@ func (x *Index) Store(s Slot, t Tier, keys []uint64) error {
 		done++
 	}
 	w.flush()
-	st.blocks[t].Add(stored)
+	p.blocks[t].Add(stored)
 	if done < len(keys) {
-		x.drop(s, st)
+		x.drop(s)
 		err = ErrFull
 	}
-	st.writes.Add(1)
+	p.writes.Add(1)
 	return err
 }
 
@@ -40,11 +40,11 @@ func (x *Index) Store(s Slot, t Tier, keys []uint64) error {
 // s does not hold is passed over. The error is ErrStale or ErrFull, as with Store: a block that loses one of its holders
 // may need a set of holders that no other block has.
 func (x *Index) Remove(s Slot, t Tier, keys []uint64) error {
-	st, err := x.beginWrite(s)
+	p, err := x.beginWrite(s)
 	if err != nil {
 		return err
 	}
-	defer st.mu.Unlock()
+	defer p.mu.Unlock()
 	w := writer{x: x, slot: s.index, tier: t}
 	done, removed := 0, int64(0)
 	for done < len(keys) {
@@ -58,38 +58,38 @@ func (x *Index) Remove(s Slot, t Tier, keys []uint64) error {
 		done++
 	}
 	w.flush()
-	st.blocks[t].Add(-removed)
+	p.blocks[t].Add(-removed)
 	if done < len(keys) {
-		x.drop(s, st)
+		x.drop(s)
 		err = ErrFull
 	}
-	st.writes.Add(1)
+	p.writes.Add(1)
 	return err
 }
 
-// beginWrite locks a slot for writing and makes its writes odd.
-func (x *Index) beginWrite(s Slot) (*slotState, error) {
-	st := x.slots.state(s)
-	if st == nil {
+// beginWrite locks a slot's place for writing and makes its writes odd.
+func (x *Index) beginWrite(s Slot) (*place, error) {
+	if !x.slots.isKnown(s) {
 		return nil, ErrStale
 	}
-	st.mu.Lock()
-	switch st.state.Load() {
+	p := &x.slots.places[s.index]
+	p.mu.Lock()
+	switch x.slots.states[s.index].Load() {
 	case s.state():
-		st.writes.Add(1)
-		return st, nil
+		p.writes.Add(1)
+		return p, nil
 	case s.state() | fullFlag:
-		st.mu.Unlock()
+		p.mu.Unlock()
 		return nil, ErrFull
 	}
-	st.mu.Unlock()
+	p.mu.Unlock()
 	return nil, ErrStale
 }
 
-// drop makes a slot full and gives back what it holds. The caller holds st.mu.
-func (x *Index) drop(s Slot, st *slotState) {
-	st.state.Store(s.state() | fullFlag)
-	x.sweep(s.index, st)
+// drop makes a slot full and gives back what it holds. The caller holds the lock of its place.
+func (x *Index) drop(s Slot) {
+	x.slots.states[s.index].Store(s.state() | fullFlag)
+	x.sweep(s.index)
 }
 
 // writer changes one slot's membership on one tier. Consecutive keys mostly have the same holders, so it remembers the

@@ -18,14 +18,14 @@ const (
 	minEntries = 8
 )
 
-// A table is filled to at least 1/2 (above minEntries) and at most 4/5. It grows by 2/5, to a fill of 4/7, and shrinks to
-// a fill of 2/3: at 16 bytes an entry, a block takes 20 to 32 bytes, and 28 right after growing. Beyond 4/5 the probes
+// A table is filled to at least 11/20 (above minEntries) and at most 4/5. It grows by 2/5, to a fill of 4/7, and shrinks to
+// a fill of 2/3: at 16 bytes an entry, a block takes 20 to 29 bytes, and 28 right after growing. Beyond 4/5 the probes
 // for absent keys, 13 at that fill, get long.
 func mayFill(capacity int) int { return capacity * 4 / 5 }
 func grown(capacity int) int   { return capacity + capacity*2/5 }
 func shrunk(live int) int      { return max(minEntries, live*3/2+1) }
 func isSparse(live, capacity int) bool {
-	return capacity > minEntries && live*2 < capacity
+	return capacity > minEntries && live*20 < capacity*11
 }
 
 // entry is one block: its key, and the ids of its two holder sets packed into one word, device in the low half. A word of
@@ -73,6 +73,13 @@ func (x *Index) shard(h uint64) *shard { return &x.shards[h>>(64-shardBits)] }
 func (x *Index) word(key uint64) uint64 {
 	h := hash(x.seed, key)
 	return x.shard(h).load(h, key)
+}
+
+// touch brings the entry where the search for a key begins into the processor's caches. Nothing waits for what it loads.
+func (x *Index) touch(key uint64) {
+	h := hash(x.seed, key)
+	t := x.shard(h).table.Load()
+	t.entries[t.place(h)].word.Load()
 }
 
 // loadTries is how often load tries to read past a writer that moves entries before it waits for it.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/kvsteer/kvsteer/internal/blockhash"
 )
 
 // nullSink takes everything and does nothing.
@@ -19,7 +21,7 @@ func (s *nullSink) Describe(Description)         {}
 // Every sequence has 64-bit hashes, token ids of up to 17 bits, 16 per block.
 func turnover(payloads, blocks int, remove, store bool) [][]byte {
 	out := make([][]byte, payloads)
-	hash := func(seq, i int) uint64 { return uint64(seq)<<40 | uint64(i)*0x9e3779b97f4a7c15>>24<<1 | 1<<63 }
+	hash := func(seq, i int) uint64 { return blockhash.Chain(uint64(seq), uint64(i)) }
 	for p := range out {
 		var hashes, old []uint64
 		var tokens []uint32
@@ -82,16 +84,4 @@ func BenchmarkFold(b *testing.B) {
 			}
 		})
 	}
-	stores := turnover(1024, 64, false, true)
-	b.Run("blocks=64/again", func(b *testing.B) {
-		f := newFold(foldOptions{pool: "chat", sink: &nullSink{}})
-		i := 0
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := f.fold(stores[i%len(stores)], time.Time{}); err != nil {
-				b.Fatal(err)
-			}
-			i++
-		}
-	})
 }

@@ -318,7 +318,7 @@ func foldRecorded(t *testing.T, messages []recordedMessage, decoded []decodedMes
 		copies := 0
 		for hash, n := range cache.copies {
 			copies += n
-			id := f.mirror.byHash[hash]
+			id := f.mirror.byHash.get(hash)
 			if got := int(f.mirror.blocks[id].copies.count); id != 0 && got != n || id == 0 && n > 0 {
 				t.Fatalf("seq %d: hash %x has %d copies, want %d", decoded[i].Seq, hash, got, n)
 			}

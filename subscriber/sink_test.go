@@ -125,7 +125,7 @@ func (m *mirror) check() error {
 	present, rooted := 0, 0
 	anyCount, deviceCount := map[uint32]uint32{}, map[uint32]uint32{}
 	cold := 0
-	for hash, id := range m.byHash {
+	for hash, id := range m.byHash.all {
 		b := &m.blocks[id]
 		present++
 		if b.hash != hash {
@@ -134,7 +134,7 @@ func (m *mirror) check() error {
 		if m.copies.none(b.copies) {
 			return fmt.Errorf("block %d has no copies", id)
 		}
-		if parent := m.byHash[b.above]; !b.first && parent != b.parent {
+		if parent := m.byHash.get(b.above); !b.first && parent != b.parent {
 			return fmt.Errorf("block %d: parent %d, by hash %d", id, b.parent, parent)
 		}
 		found := b.first
@@ -186,11 +186,11 @@ func (m *mirror) check() error {
 		return fmt.Errorf("%d cold blocks are not listed", cold)
 	}
 	for hash, id := range m.waiting {
-		if m.blocks[id].above != hash || m.byHash[hash] != 0 {
+		if m.blocks[id].above != hash || m.byHash.get(hash) != 0 {
 			return fmt.Errorf("block %d waits for %x", id, hash)
 		}
 	}
-	for key, id := range m.prints.byKey {
+	for key, id := range m.prints.byKey.all {
 		p := &m.prints.prints[id]
 		if p.key != key || p.any != anyCount[id] || p.device != deviceCount[id] {
 			return fmt.Errorf("fingerprint %d: %+v, want %d and %d", id, *p, anyCount[id], deviceCount[id])

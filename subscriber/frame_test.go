@@ -197,15 +197,15 @@ func TestGuard(t *testing.T) {
 	}{
 		{"nothing", nil, 0, ""},
 		{"handshake", hello, -1, ""},
-		{"messages", concat(hello, batch(0, "a"), batch(1, strings.Repeat("b", 300)), batch(2, "")), -1, ""},
+		{"messages", concat(hello, live(0, "a"), live(1, strings.Repeat("b", 300)), live(2, "")), -1, ""},
 		{"as many frames as allowed", concat(hello, message("1", "2", "3", "4"), message("1")), -1, ""},
 		{"a message as large as allowed", concat(hello, message(strings.Repeat("a", 400), strings.Repeat("b", 200))), -1, ""},
 		{"long form of a short frame", concat(hello, []byte{flagLong, 0, 0, 0, 0, 0, 0, 0, 1, 'x'}), -1, ""},
 		{"newer minor version", concat(greet(11, 1), publisherReady()), -1, ""},
 		{"XPUB", concat(greeting(), ready(property("Socket-Type", "XPUB"))), -1, ""},
-		{"commands between messages", concat(hello, frame(flagCommand, "\x04PING\x00\x01"), batch(0, "a")), -1, ""},
+		{"commands between messages", concat(hello, frame(flagCommand, "\x04PING\x00\x01"), live(0, "a")), -1, ""},
 		{"half a header", concat(hello, []byte{flagLong, 0, 0}), len(hello), ""},
-		{"half a body", concat(hello, batch(0, "abc")[:20]), -1, ""},
+		{"half a body", concat(hello, live(0, "abc")[:20]), -1, ""},
 
 		{"another protocol", []byte("GET / HTTP/1.1\r\n"), 0, badGreeting},
 		{"ZMTP 2", []byte{0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 1}, 0, badGreeting},
@@ -213,7 +213,7 @@ func TestGuard(t *testing.T) {
 		{"mechanism PLAIN", concat(greet(12, 'P')), 0, badGreeting},
 		{"mechanism NULLX", greet(16, 'X'), 0, badGreeting},
 		{"as-server 2", greet(32, 2), 0, badGreeting},
-		{"message instead of READY", concat(greeting(), batch(0, "a")), 64, badReady},
+		{"message instead of READY", concat(greeting(), live(0, "a")), 64, badReady},
 		{"ERROR instead of READY", concat(greeting(), frame(flagCommand, "\x05ERROR\x00")), 64, badReady},
 		{"READY goes on", concat(greeting(), []byte{flagCommand | flagMore}), 64, badReady},
 		{"huge READY", concat(greeting(), ready(property("Socket-Type", "PUB"), property("X-a", strings.Repeat("a", 300)))), 64, bigCommand},
@@ -262,7 +262,7 @@ func FuzzFrame(f *testing.F) {
 	hello := concat(greeting(), publisherReady())
 	for _, s := range [][]byte{
 		nil, hello,
-		concat(hello, batch(0, "payload"), batch(1, strings.Repeat("b", 300)), frame(flagCommand, "\x04PING\x00\x00")),
+		concat(hello, live(0, "payload"), live(1, strings.Repeat("b", 300)), frame(flagCommand, "\x04PING\x00\x00")),
 		concat(hello, []byte{flagLong, 0, 0, 0x40, 0, 0, 0, 0, 0}),
 		concat(hello, message("", "", "", "", "", "")),
 		concat(hello, message(strings.Repeat("a", 390), strings.Repeat("a", 390))),

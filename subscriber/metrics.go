@@ -39,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		batches:     counter("batches_total", "Event batches received, unreadable ones among them."),
 		events:      counter("events_total", "KV-cache events received, by type.", "type"),
 		dropped:     counter("dropped_blocks_total", "Blocks in events that were not mirrored, by reason.", "reason"),
-		resets:      counter("resets_total", "Times that everything known of the engine's cache was forgotten, by cause.", "cause"),
+		resets:      counter("resets_total", "Times that what was known of the engine's cache was forgotten, by cause.", "cause"),
 		connections: counter("connections_total", "Connections with an engine established."),
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
 		connected:   gauge("connected", "1 while an engine is connected, else 0."),
@@ -106,7 +106,7 @@ func (m *Metrics) series(pool, endpoint string) *series {
 			s.dropped[d] = m.dropped.WithLabelValues(pool, endpoint, drop(d).String())
 		}
 	}
-	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseBackwards, CauseCleared, CauseUnreadable} {
+	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
 		m.resets.WithLabelValues(pool, endpoint, string(c))
 	}
 	for _, v := range violations() {

@@ -52,8 +52,8 @@ func message(frames ...string) []byte {
 	return out
 }
 
-// batch returns a live message as engines send it.
-func batch(seq uint64, payload string) []byte {
+// live returns a live message as engines send it.
+func live(seq uint64, payload string) []byte {
 	return message("kv-events", string(binary.BigEndian.AppendUint64(nil, seq)), payload)
 }
 

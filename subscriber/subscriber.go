@@ -23,8 +23,10 @@ type Subscriber struct {
 
 	// Of the goroutine in Run.
 	series *series
-	held   bool // the mirror may hold blocks
 	seq    sequence
+	// heard says that the fold had a batch since its last reset: it may hold blocks, and it knows things of the engine
+	// that need not hold for another one. announced says that the Sink had a block since its last Reset.
+	heard, announced bool
 
 	linesMu sync.Mutex
 	lines   map[string]*pace // log lines a peer can provoke, by text
@@ -54,7 +56,6 @@ func New(o Options) (*Subscriber, error) {
 	if err := register(); err != nil {
 		return nil, fmt.Errorf("register transport: %w", err)
 	}
-	o.Log = o.Log.With("pool", o.Pool, "endpoint", o.Endpoint)
 	s := &Subscriber{o: o, lines: make(map[string]*pace)}
 	host, port, err := hostPort(or(o.Listen, o.Dial))
 	if err != nil {
@@ -65,6 +66,7 @@ func New(o Options) (*Subscriber, error) {
 	}
 	s.host = net.JoinHostPort(host, port)
 	s.fold = newFold(foldOptions{pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, sink: observer{s}, log: o.Log})
+	s.o.Log = o.Log.With("pool", o.Pool, "endpoint", o.Endpoint)
 	return s, nil
 }
 
@@ -182,29 +184,28 @@ func (s *Subscriber) message(c *session, m zmq4.Msg) {
 	case backwards:
 		s.reset(CauseBackwards)
 	}
+	s.heard = true
 	st, err := s.fold.fold(payload, s.o.Now())
 	if err != nil {
-		s.held = true
 		s.reset(CauseUnreadable)
 		s.line(slog.LevelWarn, "batch unreadable", "seq", seq, "error", err)
 		return
 	}
-	s.held = st.blocks > 0
 	s.series.batch(st, s.o.Now())
 }
 
-// reset forgets the engine's blocks, if there are any.
+// reset forgets all that is known of the engine, if there is anything.
 func (s *Subscriber) reset(cause Cause) {
-	if !s.held {
+	if !s.heard {
 		return
 	}
-	s.held = false
+	s.heard = false
 	s.fold.reset(cause)
 	level := slog.LevelWarn
 	if cause == CauseDisconnect {
 		level = slog.LevelInfo
 	}
-	s.line(level, "blocks of the engine forgotten", "cause", cause)
+	s.line(level, "cache of the engine forgotten", "cause", cause)
 }
 
 // refused counts and logs a connection that ended by a rule of ours or did not come about. It is safe for concurrent use.
@@ -239,11 +240,15 @@ func (s *Subscriber) line(level slog.Level, text string, args ...any) {
 	s.o.Log.Log(context.Background(), level, text, args...)
 }
 
-// observer stands between the fold and the Sink of a Subscriber and keeps its metrics.
+// observer stands between the fold and the Sink of a Subscriber. It keeps the metrics, and Resets of nothing from the Sink: a peer
+// that sends rubbish only costs it nothing.
 type observer struct{ s *Subscriber }
 
 // Store implements Sink.
-func (o observer) Store(tier Tier, keys []uint64) { o.s.o.Sink.Store(tier, keys) }
+func (o observer) Store(tier Tier, keys []uint64) {
+	o.s.announced = true
+	o.s.o.Sink.Store(tier, keys)
+}
 
 // Remove implements Sink.
 func (o observer) Remove(tier Tier, keys []uint64) { o.s.o.Sink.Remove(tier, keys) }
@@ -251,7 +256,10 @@ func (o observer) Remove(tier Tier, keys []uint64) { o.s.o.Sink.Remove(tier, key
 // Reset implements Sink.
 func (o observer) Reset(cause Cause) {
 	o.s.series.reset(cause)
-	o.s.o.Sink.Reset(cause)
+	if o.s.announced {
+		o.s.announced = false
+		o.s.o.Sink.Reset(cause)
+	}
 }
 
 // Describe implements Sink.

@@ -147,8 +147,8 @@ func (s *Subscriber) consume(ctx context.Context, c *session) {
 	stop()
 	c.close(why, true)
 
-	s.reset(CauseDisconnect)
 	s.fold.connected(false)
+	s.reset(CauseDisconnect)
 	if errors.Is(why, errStopped) {
 		return
 	}

@@ -140,10 +140,12 @@ func TestSequenceResets(t *testing.T) {
 			want := append([]string{"connected true"}, tt.want...)
 			r.await(t, want...)
 			stop()
-			if !strings.HasPrefix(want[len(want)-1], "reset") {
+			last := want[len(want)-1]
+			want = append(want, "connected false")
+			if !strings.HasPrefix(last, "reset") {
 				want = append(want, "reset disconnect")
 			}
-			r.await(t, append(want, "connected false")...)
+			r.await(t, want...)
 		})
 	}
 }

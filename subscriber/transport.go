@@ -131,9 +131,7 @@ func (c *conn) read(p []byte) (int, error) {
 		case c.r < c.w: // part of the next header is here
 			unit = c.guard.units + 1
 		}
-		if err := c.expect(unit); err != nil {
-			return 0, c.end(err)
-		}
+		c.expect(unit)
 	}
 	n, err := c.Conn.Read(p)
 	switch {
@@ -149,16 +147,18 @@ func (c *conn) read(p []byte) (int, error) {
 	return 0, c.end(err)
 }
 
-// expect sets the read deadline for the message with the given number, 0 for none in progress.
-func (c *conn) expect(unit int) error {
+// expect sets the read deadline for the message with the given number, 0 for none in progress. It can fail only when the
+// connection is closed, which the read that follows reports better.
+func (c *conn) expect(unit int) {
 	if c.timed == unit {
-		return nil
+		return
 	}
 	c.timed = unit
-	if unit == 0 {
-		return c.SetReadDeadline(time.Time{})
+	var deadline time.Time
+	if unit != 0 {
+		deadline = time.Now().Add(c.limits.Stall)
 	}
-	return c.SetReadDeadline(time.Now().Add(c.limits.Stall))
+	_ = c.SetReadDeadline(deadline)
 }
 
 // Write implements net.Conn. zmq4 ignores errors of the subscription it writes, so they end the connection here.

@@ -37,7 +37,8 @@ type listener struct {
 
 // peer is a connection in its handshake.
 type peer struct {
-	cancel context.CancelCauseFunc
+	conn   net.Conn
+	cancel context.CancelCauseFunc // ends its handshake
 }
 
 func newListener(ln net.Listener) *listener {
@@ -85,7 +86,15 @@ func (l *listener) run(ctx context.Context) {
 			continue
 		}
 		again.delay = 0
-		handshakes.Go(func() { l.handshake(ctx, c) })
+		own, cancel := context.WithCancelCause(ctx)
+		p := &peer{conn: c, cancel: cancel}
+		l.enter(p)
+		handshakes.Go(func() {
+			defer cancel(nil)
+			if err := l.handshake(own, p); err != nil && ctx.Err() == nil {
+				l.refused(c.RemoteAddr(), err)
+			}
+		})
 		for {
 			ok, _, after := accepts.take(time.Now())
 			if ok || wait(ctx, after) != nil {
@@ -103,19 +112,14 @@ func (l *listener) run(ctx context.Context) {
 	}
 }
 
-func (l *listener) handshake(ctx context.Context, c net.Conn) {
-	own, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	p := &peer{cancel: cancel}
-	l.enter(p)
-	s, err := l.open(own, c)
+// handshake makes p the next session, or says why it is not.
+func (l *listener) handshake(ctx context.Context, p *peer) error {
+	s, err := l.open(ctx, p.conn)
 	l.leave(p)
-	if err == nil {
-		err = l.offer(s)
+	if err != nil {
+		return err
 	}
-	if err != nil && ctx.Err() == nil {
-		l.refused(c.RemoteAddr(), err)
-	}
+	return l.offer(s)
 }
 
 // enter adds p to the pending connections; the oldest ones make room.

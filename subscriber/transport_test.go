@@ -391,7 +391,7 @@ func TestSecondPublisher(t *testing.T) {
 	b.handshake()
 	a.closed()
 	b.write(live(0, "b"))
-	want := []string{"connected true", "a", "reset disconnect", "connected false", "connected true", "b"}
+	want := []string{"connected true", "a", "connected false", "reset disconnect", "connected true", "b"}
 	r.await(t, want...)
 
 	c := dialPublisher(t, s)
@@ -449,7 +449,7 @@ func TestLostPeer(t *testing.T) {
 			want = append(want, "connected true", e.name)
 			r.await(t, want...)
 			e.end(p)
-			want = append(want, "reset disconnect", "connected false")
+			want = append(want, "connected false", "reset disconnect")
 			r.await(t, want...)
 		}
 	}

@@ -84,7 +84,7 @@ func TestZeroMQ(t *testing.T) {
 				}
 				r.await(t, want...)
 				p.close()
-				want = append(want, "reset disconnect", "connected false")
+				want = append(want, "connected false", "reset disconnect")
 				r.await(t, want...)
 			}
 		})

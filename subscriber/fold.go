@@ -362,13 +362,14 @@ func (f *fold) storedBlocks(e *event) {
 		return
 	}
 	size := int(e.blockSize)
-	above := e.parent
+	above, parent := e.parent, uint32(0)
 	for i, h := range e.hashes {
 		s := storeBlock{hash: h, above: above, first: i == 0 && !e.hasParent}
 		above = h
 		extra, salt, ok := f.extraOf(e, s.first)
 		if !ok {
 			f.drop(dropExtraKeys, 1)
+			parent = 0
 			continue
 		}
 		s.content = blockhash.Content(e.tokens[i*size:(i+1)*size], extra)
@@ -377,7 +378,8 @@ func (f *fold) storedBlocks(e *event) {
 				Pool: f.o.pool, Adapter: string(e.loraName), BlockSize: size, Salt: string(salt),
 			}.Root()
 		}
-		reason := m.add(s, class)
+		var reason drop
+		parent, reason = m.add(s, parent, class)
 		if reason != dropNone {
 			f.drop(reason, 1)
 		}

@@ -25,7 +25,7 @@ type mirror struct {
 
 	blocks []block // by id; 0 is no block
 	free   uint32  // first free id, chained by block.next
-	byHash map[uint64]uint32
+	byHash table
 	// waiting holds, by engine hash, the first of the present blocks whose
 	// parent has that hash and is not present.
 	waiting map[uint64]uint32
@@ -73,7 +73,7 @@ func newMirror(maxBlocks int) *mirror {
 func (m *mirror) clear() {
 	m.blocks = make([]block, 1, 64)
 	m.free = 0
-	m.byHash = make(map[uint64]uint32)
+	m.byHash = newTable()
 	m.waiting = make(map[uint64]uint32)
 	m.present, m.rooted = 0, 0
 	m.groups = groupSet{}
@@ -93,53 +93,56 @@ type storeBlock struct {
 }
 
 // add enters a copy of class c of a device block, which may be known already.
-func (m *mirror) add(s storeBlock, c copyClass) drop {
-	if id, ok := m.byHash[s.hash]; ok {
+// parent is the parent's id, or 0 when the caller does not know it. add returns
+// the block's id, 0 if it was not taken in.
+func (m *mirror) add(s storeBlock, parent uint32, c copyClass) (uint32, drop) {
+	if id := m.byHash.get(s.hash); id != 0 {
 		b := &m.blocks[id]
 		conflict := b.first != s.first || b.above != s.above || b.content != s.content
 		b.ambiguous = b.ambiguous || conflict
 		m.addCopy(id, c)
 		if conflict {
 			m.settle(id)
-			return dropConflict
+			return id, dropConflict
 		}
-		return dropNone
+		return id, dropNone
 	}
-	var parent uint32
 	if !s.first {
-		parent = m.byHash[s.above]
+		if parent == 0 {
+			parent = m.byHash.get(s.above)
+		}
 		if parent == 0 || !m.blocks[parent].rooted {
 			if m.orphans() >= m.maxOrphans {
-				return dropOrphanFull
+				return 0, dropOrphanFull
 			}
 			if m.descends(parent, s.above, s.hash) {
-				return dropLoop
+				return 0, dropLoop
 			}
 		}
 	}
 	if m.present >= m.maxBlocks && !m.evict(parent) {
-		return dropFull
+		return 0, dropFull
 	}
 	id := m.alloc()
 	b := &m.blocks[id]
 	b.hash, b.above, b.content, b.first = s.hash, s.above, s.content, s.first
-	m.byHash[s.hash] = id
+	m.byHash.put(s.hash, id)
 	m.present++
 	if !s.first {
 		m.attach(id, parent)
 	}
 	m.adopt(id)
 	m.addCopy(id, c)
-	return dropNone
+	return id, dropNone
 }
 
 // addKnown enters a copy of a block that has to be known by its hash alone.
 func (m *mirror) addKnown(hash uint64, c copyClass) bool {
-	id, ok := m.byHash[hash]
-	if ok {
+	id := m.byHash.get(hash)
+	if id != 0 {
 		m.addCopy(id, c)
 	}
-	return ok
+	return id != 0
 }
 
 func (m *mirror) addCopy(id uint32, c copyClass) {
@@ -154,8 +157,8 @@ func (m *mirror) addCopy(id uint32, c copyClass) {
 // remove takes away one copy of class c. Removals of what is not there are
 // ignored: engines send them after a clear.
 func (m *mirror) remove(hash uint64, c copyClass) {
-	id, ok := m.byHash[hash]
-	if !ok {
+	id := m.byHash.get(hash)
+	if id == 0 {
 		return
 	}
 	b := &m.blocks[id]
@@ -183,7 +186,7 @@ func (m *mirror) delete(id uint32) {
 		}
 		m.waiting[b.hash] = b.child
 	}
-	delete(m.byHash, b.hash)
+	m.byHash.del(b.hash)
 	m.present--
 	m.blocks[id] = block{next: m.free}
 	m.free = id

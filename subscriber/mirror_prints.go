@@ -17,7 +17,7 @@ type fingerprint struct {
 // refers to its own by id.
 type printSet struct {
 	prints []fingerprint // 0 is none
-	byKey  map[uint64]uint32
+	byKey  table
 	free   uint32 // first free id, chained by fingerprint.depth
 	dirty  []uint32
 	sent   int // announced in Any
@@ -35,7 +35,7 @@ const (
 
 // clear forgets everything, what was announced too.
 func (s *printSet) clear() {
-	*s = printSet{prints: make([]fingerprint, 1, 64), byKey: make(map[uint64]uint32), order: s.order, keys: s.keys}
+	*s = printSet{prints: make([]fingerprint, 1, 64), byKey: newTable(), order: s.order, keys: s.keys}
 }
 
 // at returns what children need of a fingerprint.
@@ -45,8 +45,8 @@ func (s *printSet) at(id uint32) (key uint64, depth uint32) {
 
 // hold counts one block more, in Any, of a key at that depth.
 func (s *printSet) hold(key uint64, depth uint32) uint32 {
-	id, ok := s.byKey[key]
-	if !ok {
+	id := s.byKey.get(key)
+	if id == 0 {
 		if id = s.free; id != 0 {
 			s.free = s.prints[id].depth
 		} else {
@@ -54,7 +54,7 @@ func (s *printSet) hold(key uint64, depth uint32) uint32 {
 			id = uint32(len(s.prints) - 1)
 		}
 		s.prints[id] = fingerprint{key: key, depth: depth}
-		s.byKey[key] = id
+		s.byKey.put(key, id)
 	}
 	s.prints[id].any++
 	s.touch(id)
@@ -100,7 +100,7 @@ func (s *printSet) flush(sink Sink) {
 		p := &s.prints[id]
 		p.dirty = false
 		if p.any == 0 {
-			delete(s.byKey, p.key)
+			s.byKey.del(p.key)
 			*p = fingerprint{depth: s.free}
 			s.free = id
 		}

@@ -22,8 +22,8 @@
 // With Listen the subscriber binds and the engine connects (vLLM's PUB
 // connects whenever its endpoint has neither "*" nor "::"). This is the
 // better choice on one host: an engine that binds publishes the token ids of
-// every prompt to whoever can reach its port, and there is no time after a
-// start in which the engine publishes and nobody is subscribed yet. Only
+// every prompt to whoever can reach its port, and one that connects is back
+// within 0.1 s, ZeroMQ's reconnect interval, when the subscriber restarts. Only
 // loopback addresses are taken unless InsecureListen is set, since whoever
 // connects can announce blocks in the engine's name. There is one engine per
 // address: the newest connection wins, because a restarted engine can be back

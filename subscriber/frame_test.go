@@ -3,7 +3,9 @@ package subscriber
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -13,7 +15,7 @@ import (
 
 // smallLimits make every cap reachable with short streams.
 func smallLimits() Limits {
-	return Limits{Message: 600, Frame: 400, Frames: 4, Command: 300, Buffered: 1 << 20}.withDefaults()
+	return Limits{Message: 600, Frame: 400, Frames: 4, Command: 300, Buffered: 1 << 30}.withDefaults()
 }
 
 // slowGuard says how much of a whole stream a guard lets pass and which rule the stream breaks, one rule after the
@@ -332,4 +334,25 @@ func TestPong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWorkedExample reads the bytes of the package documentation.
+func TestWorkedExample(t *testing.T) {
+	b, err := hex.DecodeString("01096b762d6576656e7473" + "01080000000000000054" + "0065" +
+		"93cb41dac3114654b0d49184a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391c420f097cb98f9026b9f94f9e4f8c9" +
+		"1571156f39e6d707ce329f6efb199182eefe7da66d656469756da3475055a967726f75705f6964780000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, v := through(concat(greeting(), publisherReady(), b), nil, 4096, Limits{}.withDefaults())
+	if v != "" || !bytes.HasSuffix(out, b) {
+		t.Fatalf("violation %q", v)
+	}
+	payload := b[len(b)-101:]
+	f := newFold(foldOptions{pool: "chat", sink: noSink{}})
+	st, err := f.fold(payload, time.Time{})
+	if err != nil || st.events[eventRemoved] != 1 {
+		t.Errorf("got %+v, %v", st, err)
+	}
+	diff(t, "time", "1795966233.32", fmt.Sprintf("%.2f", float64(st.published.UnixMicro())/1e6))
 }

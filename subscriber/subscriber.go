@@ -220,13 +220,13 @@ func (s *Subscriber) refused(level slog.Level, text, peer string, err error) {
 	s.line(level, text, "peer", peer, "error", err)
 }
 
-// line writes a log line that a peer can provoke: of each text five at once, then one in ten seconds, which says how many
-// were left out. It is safe for concurrent use.
+// line writes a log line that a peer can provoke: of each text three at once, then one in thirty seconds, which says how
+// many were left out. It is safe for concurrent use.
 func (s *Subscriber) line(level slog.Level, text string, args ...any) {
 	s.linesMu.Lock()
 	p := s.lines[text]
 	if p == nil {
-		p = &pace{burst: 5, interval: 10 * time.Second}
+		p = &pace{burst: 3, interval: 30 * time.Second}
 		s.lines[text] = p
 	}
 	ok, missed, _ := p.take(time.Now())

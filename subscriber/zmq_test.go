@@ -222,15 +222,21 @@ func BenchmarkReceive(b *testing.B) {
 			}
 			stored := string(packBatch(storedEvent(nil, size, tokens, hashes...)))
 			removed := string(packBatch(removedEvent(hashes...)))
+			var out []byte
+			var at []int // where the sequence numbers are
+			for i := range burst {
+				out = append(out, live(0, []string{stored, removed}[i%2])...)
+				at = append(at, len(out))
+			}
 			seq := uint64(0)
-			b.SetBytes(int64(burst * (len(stored) + len(removed)) / 2))
+			b.SetBytes(int64(len(out)))
 			b.ReportAllocs()
 			for b.Loop() {
-				var out []byte
-				for range burst / 2 {
-					out = append(out, live(seq, stored)...)
-					out = append(out, live(seq+1, removed)...)
-					seq += 2
+				begin := 0
+				for _, end := range at {
+					binary.BigEndian.PutUint64(out[begin+len("..kv-events.."):], seq)
+					begin = end
+					seq++
 				}
 				p.write(out)
 				p.write(frame(flagCommand, "\x04PING\x00\x00"))

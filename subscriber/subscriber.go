@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -93,7 +92,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			addr:    s.host,
 			dial:    (&net.Dialer{KeepAliveConfig: keepAlive()}).DialContext,
 			open:    open,
-			tried:   func(err error) { s.refused(slog.LevelWarn, "no connection with the engine", s.o.Dial, err) },
+			tried:   func(err error) { s.refused("no connection with the engine", s.o.Dial, err) },
 			backoff: newBackoff(s.o.BackoffMin, s.o.BackoffMax),
 		}
 	} else {
@@ -110,7 +109,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		l := newListener(ln)
 		l.open = open
 		l.refused = func(peer net.Addr, err error) {
-			s.refused(slog.LevelWarn, "connection refused", peer.String(), err)
+			s.refused("connection refused", peer.String(), err)
 		}
 		var accepting sync.WaitGroup
 		accepting.Go(func() { l.run(ctx) })
@@ -149,14 +148,14 @@ func (s *Subscriber) consume(ctx context.Context, c *session) {
 
 	s.fold.connected(false)
 	s.reset(CauseDisconnect)
-	if errors.Is(why, errStopped) {
-		return
+	var v violation
+	switch {
+	case errors.Is(why, errStopped):
+	case errors.As(why, &v):
+		s.refused("connection with the engine ended", peer, why)
+	default:
+		s.line(slog.LevelInfo, "engine disconnected", "peer", peer, "reason", why)
 	}
-	if errors.Is(why, io.EOF) {
-		s.line(slog.LevelInfo, "engine disconnected", "peer", peer)
-		return
-	}
-	s.refused(slog.LevelWarn, "connection with the engine lost", peer, why)
 }
 
 // message applies one message.
@@ -201,15 +200,13 @@ func (s *Subscriber) reset(cause Cause) {
 	}
 	s.heard = false
 	s.fold.reset(cause)
-	level := slog.LevelWarn
-	if cause == CauseDisconnect {
-		level = slog.LevelInfo
+	if cause != CauseDisconnect { // which has its own line
+		s.line(slog.LevelWarn, "cache of the engine forgotten", "cause", cause)
 	}
-	s.line(level, "cache of the engine forgotten", "cause", cause)
 }
 
 // refused counts and logs a connection that ended by a rule of ours or did not come about. It is safe for concurrent use.
-func (s *Subscriber) refused(level slog.Level, text, peer string, err error) {
+func (s *Subscriber) refused(text, peer string, err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, errStopped) {
 		return
 	}
@@ -217,16 +214,19 @@ func (s *Subscriber) refused(level slog.Level, text, peer string, err error) {
 	if errors.As(err, &v) {
 		s.series.refuse(v)
 	}
-	s.line(level, text, "peer", peer, "error", err)
+	s.line(slog.LevelWarn, text, "peer", peer, "error", err)
 }
 
-// line writes a log line that a peer can provoke: of each text three at once, then one in thirty seconds, which says how
-// many were left out. It is safe for concurrent use.
+// line writes a log line that a peer can provoke. Of each text a warning comes once in thirty seconds and says how many were
+// left out; of changes, which are at Info, three come at once before that. It is safe for concurrent use.
 func (s *Subscriber) line(level slog.Level, text string, args ...any) {
 	s.linesMu.Lock()
 	p := s.lines[text]
 	if p == nil {
-		p = &pace{burst: 3, interval: 30 * time.Second}
+		p = &pace{burst: 1, interval: 30 * time.Second}
+		if level < slog.LevelWarn {
+			p.burst = 3
+		}
 		s.lines[text] = p
 	}
 	ok, missed, _ := p.take(time.Now())

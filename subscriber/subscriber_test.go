@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -288,4 +290,33 @@ func TestListenAddressTaken(t *testing.T) {
 	if err := other.Run(t.Context()); err == nil {
 		t.Error("Run on a taken address: no error")
 	}
+}
+
+func TestLogLinesAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		s := &Subscriber{lines: make(map[string]*pace)}
+		s.o.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			},
+		}))
+		for range 2 {
+			for range 100 {
+				s.line(slog.LevelInfo, "change")
+				s.line(slog.LevelWarn, "trouble", "n", 1)
+			}
+			_ = wait(t.Context(), 30*time.Second)
+		}
+		diff(t, "log", `level=INFO msg=change
+level=WARN msg=trouble n=1
+level=INFO msg=change
+level=INFO msg=change
+level=INFO msg=change left_out=97
+level=WARN msg=trouble n=1 left_out=99
+`, out.String())
+	})
 }

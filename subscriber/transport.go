@@ -134,17 +134,21 @@ func (c *conn) read(p []byte) (int, error) {
 		c.expect(unit)
 	}
 	n, err := c.Conn.Read(p)
-	switch {
-	case err == nil:
-		return n, nil
-	case n > 0:
-		return n, nil // the error comes again
-	case errors.Is(err, os.ErrDeadlineExceeded) && c.guard.phase != inTraffic:
-		err = slowHandshake
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = stalledPeer
+	if err == nil || n > 0 {
+		return n, nil // an error comes again
 	}
-	return 0, c.end(err)
+	return 0, c.end(c.late(err))
+}
+
+// late names the rule behind a deadline that passed; other errors it returns as they are.
+func (c *conn) late(err error) error {
+	switch {
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return err
+	case c.guard.phase != inTraffic:
+		return slowHandshake
+	}
+	return stalledPeer
 }
 
 // expect sets the read deadline for the message with the given number, 0 for none in progress. It can fail only when the
@@ -168,7 +172,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Write(p)
 	if err != nil {
-		return n, c.end(err)
+		return n, c.end(c.late(err))
 	}
 	return n, nil
 }

@@ -140,6 +140,35 @@ func TestSlowHandshake(t *testing.T) {
 	}
 }
 
+// TestPeerThatDoesNotRead checks the deadline of writes, in the handshake and after it.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	if err := register(); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("greeting", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, _, errs := pipe(t, Limits{Write: time.Second})
+			if err := <-errs; !errors.Is(err, slowHandshake) {
+				t.Errorf("got %v, want %v", err, slowHandshake)
+			}
+		})
+	})
+	t.Run("subscription", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, sessions, _ := pipe(t, Limits{Write: time.Second})
+			go func() { _, _ = p.conn.Write(concat(greeting(), publisherReady())) }()
+			p.read(greetingSize)
+			p.readFrame() // READY, and no more
+			s := <-sessions
+			_, err := s.recv()
+			s.close(err, true)
+			if !errors.Is(err, stalledPeer) {
+				t.Errorf("got %v, want %v", err, stalledPeer)
+			}
+		})
+	})
+}
+
 // TestStall checks which silences a peer may have after its handshake.
 func TestStall(t *testing.T) {
 	if err := register(); err != nil {

@@ -146,8 +146,11 @@ func (o Options) withDefaults() (Options, error) {
 		name string
 		v    time.Duration
 	}{
-		{"Limits.Handshake", l.Handshake}, {"Limits.Stall", l.Stall}, {"Limits.Write", l.Write},
-		{"BackoffMin", o.BackoffMin}, {"BackoffMax", o.BackoffMax},
+		{"Limits.Handshake", l.Handshake},
+		{"Limits.Stall", l.Stall},
+		{"Limits.Write", l.Write},
+		{"BackoffMin", o.BackoffMin},
+		{"BackoffMax", o.BackoffMax},
 	} {
 		if d.v < time.Millisecond {
 			bad("%s %v: must be at least 1ms", d.name, d.v)

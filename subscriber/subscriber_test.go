@@ -255,10 +255,16 @@ func TestOptions(t *testing.T) {
 		{"dial everywhere", Options{Dial: "tcp://0.0.0.0:1"}, `Dial "tcp://0.0.0.0:1": must name the engine's host`},
 		{"dial a star", Options{Dial: "tcp://*:1"}, `Dial "tcp://*:1": must name the engine's host`},
 		{"frame above message", Options{Dial: "tcp://h:1", Limits: Limits{Message: 2048, Frame: 4096}}, "Limits.Frame 4096: must be between 1024 and 2048"},
-		{"buffer below message", Options{Dial: "tcp://h:1", Limits: Limits{Message: 1 << 20, Buffered: 1 << 19}},
-			fmt.Sprintf("Limits.Buffered 524288: must be between 1048576 and %d", int(^uint(0)>>1))},
-		{"several", Options{Dial: "tcp://h:1", MaxBlocks: -1, BackoffMin: time.Second, BackoffMax: time.Millisecond},
-			"MaxBlocks -1: must be between 1 and 1073741824\nBackoffMax 1ms: must not be below BackoffMin 1s"},
+		{
+			"buffer below message",
+			Options{Dial: "tcp://h:1", Limits: Limits{Message: 1 << 20, Buffered: 1 << 19}},
+			fmt.Sprintf("Limits.Buffered 524288: must be between 1048576 and %d", int(^uint(0)>>1)),
+		},
+		{
+			"several",
+			Options{Dial: "tcp://h:1", MaxBlocks: -1, BackoffMin: time.Second, BackoffMax: time.Millisecond},
+			"MaxBlocks -1: must be between 1 and 1073741824\nBackoffMax 1ms: must not be below BackoffMin 1s",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

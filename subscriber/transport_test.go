@@ -379,8 +379,16 @@ func TestPace(t *testing.T) {
 		ok     bool
 		missed int
 	}{
-		{0, true, 0}, {0, true, 0}, {0, false, 0}, {500 * time.Millisecond, false, 0}, {500 * time.Millisecond, true, 2},
-		{0, false, 0}, {time.Hour, true, 1}, {0, true, 0}, {0, false, 0}, {-time.Hour, false, 0},
+		{0, true, 0},
+		{0, true, 0},
+		{0, false, 0},
+		{500 * time.Millisecond, false, 0},
+		{500 * time.Millisecond, true, 2},
+		{0, false, 0},
+		{time.Hour, true, 1},
+		{0, true, 0},
+		{0, false, 0},
+		{-time.Hour, false, 0},
 	} {
 		now = now.Add(tt.after)
 		ok, missed, _ := p.take(now)
@@ -397,8 +405,16 @@ func TestSuccession(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{
-		{0, true}, {0, false}, {time.Second, true}, {time.Second, false}, {time.Second, true}, {3 * time.Second, false},
-		{time.Second, true}, {4 * time.Second, true}, {40 * time.Second, true}, {time.Second, true},
+		{0, true},
+		{0, false},
+		{time.Second, true},
+		{time.Second, false},
+		{time.Second, true},
+		{3 * time.Second, false},
+		{time.Second, true},
+		{4 * time.Second, true},
+		{40 * time.Second, true},
+		{time.Second, true},
 	} {
 		now = now.Add(tt.after)
 		if got := s.allow(now); got != tt.want {

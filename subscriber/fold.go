@@ -80,8 +80,9 @@ type fold struct {
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
 
-	stats     foldStats // of the batch being folded
-	canonical []byte    // extra keys of the block being entered
+	stats     foldStats    // of the batch being folded
+	blocks    []storeBlock // of the event being entered
+	canonical []byte       // extra keys of the block being entered
 }
 
 // learned is what events have shown of the engine since the last reset.
@@ -214,6 +215,9 @@ func (f *fold) removed(e *event) {
 	class, ok := f.mirror.copies.find(e)
 	if !ok {
 		return
+	}
+	for _, h := range e.hashes {
+		f.mirror.byHash.warm(h)
 	}
 	for _, h := range e.hashes {
 		f.mirror.remove(h, class)
@@ -361,15 +365,31 @@ func (f *fold) storedBlocks(e *event) {
 		f.drop(dropCopies, n)
 		return
 	}
+	run := f.run(e)
+	m.warm(run)
+	for _, s := range run {
+		reason := m.add(s, class)
+		if reason != dropNone {
+			f.drop(reason, 1)
+		}
+		if reason == dropFull {
+			f.learned.full = true
+		}
+	}
+}
+
+// run makes the blocks of a device store ready to be entered. One whose key
+// cannot be known is left out, so that the next waits for it.
+func (f *fold) run(e *event) []storeBlock {
 	size := int(e.blockSize)
-	above, parent := e.parent, uint32(0)
+	f.blocks = f.blocks[:0]
+	above := e.parent
 	for i, h := range e.hashes {
 		s := storeBlock{hash: h, above: above, first: i == 0 && !e.hasParent}
 		above = h
 		extra, salt, ok := f.extraOf(e, s.first)
 		if !ok {
 			f.drop(dropExtraKeys, 1)
-			parent = 0
 			continue
 		}
 		s.content = blockhash.Content(e.tokens[i*size:(i+1)*size], extra)
@@ -378,15 +398,9 @@ func (f *fold) storedBlocks(e *event) {
 				Pool: f.o.pool, Adapter: string(e.loraName), BlockSize: size, Salt: string(salt),
 			}.Root()
 		}
-		var reason drop
-		parent, reason = m.add(s, parent, class)
-		if reason != dropNone {
-			f.drop(reason, 1)
-		}
-		if reason == dropFull {
-			f.learned.full = true
-		}
+		f.blocks = append(f.blocks, s)
 	}
+	return f.blocks
 }
 
 // extraOf returns the canonical extra keys of the next block, nil without, and

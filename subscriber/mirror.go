@@ -92,10 +92,30 @@ type storeBlock struct {
 	content uint64
 }
 
+// warm prepares for the blocks of one event, which are about to be added.
+func (m *mirror) warm(run []storeBlock) {
+	if len(run) == 0 {
+		return
+	}
+	for i := range run {
+		m.byHash.warm(run[i].hash)
+	}
+	key := run[0].above
+	if !run[0].first {
+		p := &m.blocks[m.byHash.get(key)]
+		if !p.rooted {
+			return
+		}
+		key, _ = m.prints.at(p.print)
+	}
+	for i := range run {
+		key = blockhash.Chain(key, run[i].content)
+		m.prints.byKey.warm(key)
+	}
+}
+
 // add enters a copy of class c of a device block, which may be known already.
-// parent is the parent's id, or 0 when the caller does not know it. add returns
-// the block's id, 0 if it was not taken in.
-func (m *mirror) add(s storeBlock, parent uint32, c copyClass) (uint32, drop) {
+func (m *mirror) add(s storeBlock, c copyClass) drop {
 	if id := m.byHash.get(s.hash); id != 0 {
 		b := &m.blocks[id]
 		conflict := b.first != s.first || b.above != s.above || b.content != s.content
@@ -103,25 +123,24 @@ func (m *mirror) add(s storeBlock, parent uint32, c copyClass) (uint32, drop) {
 		m.addCopy(id, c)
 		if conflict {
 			m.settle(id)
-			return id, dropConflict
+			return dropConflict
 		}
-		return id, dropNone
+		return dropNone
 	}
+	var parent uint32
 	if !s.first {
-		if parent == 0 {
-			parent = m.byHash.get(s.above)
-		}
+		parent = m.byHash.get(s.above)
 		if parent == 0 || !m.blocks[parent].rooted {
 			if m.orphans() >= m.maxOrphans {
-				return 0, dropOrphanFull
+				return dropOrphanFull
 			}
 			if m.descends(parent, s.above, s.hash) {
-				return 0, dropLoop
+				return dropLoop
 			}
 		}
 	}
 	if m.present >= m.maxBlocks && !m.evict(parent) {
-		return 0, dropFull
+		return dropFull
 	}
 	id := m.alloc()
 	b := &m.blocks[id]
@@ -133,7 +152,7 @@ func (m *mirror) add(s storeBlock, parent uint32, c copyClass) (uint32, drop) {
 	}
 	m.adopt(id)
 	m.addCopy(id, c)
-	return id, dropNone
+	return dropNone
 }
 
 // addKnown enters a copy of a block that has to be known by its hash alone.

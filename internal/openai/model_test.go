@@ -200,7 +200,7 @@ func slowLone(body []byte) bool {
 	return high
 }
 
-// depth is the deepest nesting of brackets outside strings.
+// slowDepth is the deepest nesting of brackets outside strings.
 func slowDepth(body []byte) int {
 	deepest, n, inside := 0, 0, false
 	for i := 0; i < len(body); i++ {
@@ -218,6 +218,43 @@ func slowDepth(body []byte) int {
 		}
 	}
 	return deepest
+}
+
+// slowMapped is AppendTokenize by encoding/json.
+func slowMapped(model string, r *Request) []byte {
+	name, _ := json.Marshal(model)
+	body := map[string]json.RawMessage{"model": name}
+	kwargs := make(map[string]json.RawMessage)
+	_ = json.Unmarshal(r.TemplateKwargs, &kwargs)
+	if r.ReasoningEffort != nil {
+		if _, set := kwargs["enable_thinking"]; !set {
+			kwargs["enable_thinking"] = json.RawMessage("true")
+			if slowText(json.RawMessage(r.ReasoningEffort), 10) == "none" {
+				kwargs["enable_thinking"] = json.RawMessage("false")
+			}
+		}
+		kwargs["reasoning_effort"] = json.RawMessage(r.ReasoningEffort)
+	}
+	if r.Documents != nil {
+		kwargs["documents"] = json.RawMessage(r.Documents)
+	}
+	if r.TemplateKwargs != nil || len(kwargs) > 0 {
+		body["chat_template_kwargs"], _ = json.Marshal(kwargs)
+	}
+	for key, raw := range map[string]Raw{
+		"prompt": r.Prompt, "messages": r.Messages, "tools": r.Tools, "add_special_tokens": r.AddSpecialTokens,
+		"add_generation_prompt": r.AddGenerationPrompt, "continue_final_message": r.ContinueFinalMessage,
+		"media_io_kwargs": r.MediaIOKwargs, "mm_processor_kwargs": r.MMProcessorKwargs,
+	} {
+		if raw != nil {
+			body[key] = json.RawMessage(raw)
+		}
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 // slowReply is ReadTokens by encoding/json.
@@ -255,7 +292,7 @@ func slowReply(body []byte, limit int) (Reply, error) {
 	return r, nil
 }
 
-// compact makes two JSON texts comparable by meaning.
+// compact makes JSON texts comparable by meaning.
 func compact(text []byte) any {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(text))

@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"bufio"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -32,7 +33,7 @@ func oneAnswer(t *testing.T) (addr string, conns *atomic.Int64) {
 			conns.Add(1)
 			r := bufio.NewReader(conn)
 			if req, err := http.ReadRequest(r); err == nil {
-				_ = req.Body.Close()
+				_, _ = io.Copy(io.Discard, req.Body)
 				_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"tokens\":[1]}"))
 				if req.Header.Get("Connection") != "close" {
 					_, _ = r.ReadByte()

@@ -26,8 +26,10 @@ const (
 const (
 	ClusterRouter = "kvsteer_router" // the external-processing server
 	ClusterPick   = "kvsteer_pick"   // ORIGINAL_DST by HeaderTarget
-	ClusterSecond = "kvsteer_pick_2" // ORIGINAL_DST by HeaderSecond, composite layout only
-	ClusterNoPool = "kvsteer_no_fallback"
+	ClusterSecond = "kvsteer_pick_2" // ORIGINAL_DST by HeaderSecond
+
+	// ClusterNoFallback is the composite of the two above, for requests that only a decision can place.
+	ClusterNoFallback = "kvsteer_no_fallback"
 )
 
 // PoolCluster is the composite cluster that a pool's route names.

@@ -11,6 +11,7 @@ import (
 	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -25,11 +26,11 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 		}
 	}
 	if b.needsDecision() {
-		cs = append(cs, b.composite(ClusterNoFallback, []string{ClusterPick, ClusterSecond}))
+		cs = append(cs, b.composite(ClusterNoFallback, b.choices()))
 	}
-	cs = append(cs, b.byHeader(ClusterPick, HeaderTarget))
-	if b.layout == LayoutComposite || b.needsDecision() {
-		cs = append(cs, b.byHeader(ClusterSecond, HeaderSecond))
+	cs = append(cs, b.byDecision(ClusterPick, HeaderTarget))
+	if b.layout == LayoutComposite {
+		cs = append(cs, b.byDecision(ClusterSecond, HeaderSecond))
 	}
 	for _, p := range b.Pools {
 		if p.Fallback == FallbackEndpoints {
@@ -39,13 +40,19 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	return append(cs, b.router())
 }
 
-// members are the clusters that a pool's decided requests try in turn. Before 1.40 a member that finds no host ends the request, so
-// the second choice, which may be absent, is left out there.
-func (b *builder) members(p Pool) []string {
+// choices are the clusters that dial what the router chose. The compat layout knows the first choice only: before 1.40 a member that
+// finds no host ends the request, and there the headers are hidden (so gone) at the first attempt.
+func (b *builder) choices() []string {
 	if b.layout == LayoutComposite {
-		return []string{ClusterPick, ClusterSecond, FallbackCluster(p.Name)}
+		return []string{ClusterPick, ClusterSecond}
 	}
-	return []string{ClusterPick, FallbackCluster(p.Name)}
+	return []string{ClusterPick}
+}
+
+// members are the clusters that a pool's decided requests try in turn, one an attempt. The fallback stands there twice because its
+// first endpoint may be the dead first choice again, which Envoy does not know for the same host.
+func (b *builder) members(p Pool) []string {
+	return append(b.choices(), FallbackCluster(p.Name), FallbackCluster(p.Name))
 }
 
 func (b *builder) composite(name string, members []string) *clusterv3.Cluster {
@@ -62,21 +69,29 @@ func (b *builder) composite(name string, members []string) *clusterv3.Cluster {
 			TypedConfig: b.pack(config),
 		}},
 		CircuitBreakers:               unlimited(),
-		TypedExtensionProtocolOptions: b.engineProtocol(true),
+		TypedExtensionProtocolOptions: b.engineProtocol(b.layout == LayoutCompat),
 	}
 }
 
-func (b *builder) byHeader(name, header string) *clusterv3.Cluster {
+// byDecision dials the address that the router set in a header. In the composite layout the address has moved on to metadata: see
+// [builder.moveTargets].
+func (b *builder) byDecision(name, header string) *clusterv3.Cluster {
+	lb := &clusterv3.Cluster_OriginalDstLbConfig{UseHttpHeader: true, HttpHeaderName: header}
+	if b.layout == LayoutComposite {
+		lb = &clusterv3.Cluster_OriginalDstLbConfig{MetadataKey: &metadatav3.MetadataKey{
+			Key: metadataTargets,
+			Path: []*metadatav3.MetadataKey_PathSegment{{
+				Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: header},
+			}},
+		}}
+	}
 	return &clusterv3.Cluster{
-		Name:                 name,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
-		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
-		ConnectTimeout:       duration(connectTimeout),
-		CleanupInterval:      duration(cleanupInterval),
-		LbConfig: &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
-			UseHttpHeader:  true,
-			HttpHeaderName: header,
-		}},
+		Name:                          name,
+		ClusterDiscoveryType:          &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		LbPolicy:                      clusterv3.Cluster_CLUSTER_PROVIDED,
+		ConnectTimeout:                duration(connectTimeout),
+		CleanupInterval:               duration(cleanupInterval),
+		LbConfig:                      &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: lb},
 		CircuitBreakers:               unlimited(),
 		UpstreamConnectionOptions:     tcpKeepalive(),
 		TypedExtensionProtocolOptions: b.engineProtocol(false),
@@ -108,7 +123,7 @@ func (b *builder) fallback(p Pool) *clusterv3.Cluster {
 		}},
 		CircuitBreakers:               unlimited(),
 		UpstreamConnectionOptions:     tcpKeepalive(),
-		TypedExtensionProtocolOptions: b.engineProtocol(true),
+		TypedExtensionProtocolOptions: b.engineProtocol(b.layout == LayoutCompat),
 		LoadAssignment:                assignment(name, addresses(p.Endpoints)),
 	}
 }
@@ -151,8 +166,8 @@ func (b *builder) router() *clusterv3.Cluster {
 	}
 }
 
-// engineProtocol is HTTP/1.1 with the idle timeout. Envoy runs the upstream filters of the cluster that a route names and none of
-// a composite's members; there the host is chosen already, so hide can take away the headers that it was chosen by.
+// engineProtocol is HTTP/1.1 with the idle timeout. With hide it removes the decision's headers when the host is chosen; Envoy runs
+// such filters of the cluster that a route names and none of a composite's members. What they remove is gone for the next attempt.
 func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
 	o := &upstreamv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: duration(upstreamIdleTimeout)},

@@ -8,6 +8,7 @@ import (
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	streamlogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	movev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
@@ -19,6 +20,7 @@ import (
 const (
 	filterHTTP    = "envoy.filters.network.http_connection_manager"
 	filterExtProc = "envoy.filters.http.ext_proc"
+	filterMove    = "envoy.filters.http.header_to_metadata"
 	filterRouter  = "envoy.filters.http.router"
 	earlyMutation = "envoy.http.early_header_mutation.header_mutation"
 )
@@ -52,12 +54,34 @@ func (b *builder) connectionManager() *hcmv3.HttpConnectionManager {
 		}},
 		AccessLog:        []*accesslogv3.AccessLog{b.accessLog()},
 		LocalReplyConfig: b.localReplies(),
-		HttpFilters: []*hcmv3.HttpFilter{
-			{Name: filterExtProc, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(b.extProc())}},
-			{Name: filterRouter, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(&routerv3.Router{})}},
-		},
-		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
+		HttpFilters:      b.httpFilters(),
+		RouteSpecifier:   &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
 	}
+}
+
+func (b *builder) httpFilters() []*hcmv3.HttpFilter {
+	filter := func(name string, config proto.Message) *hcmv3.HttpFilter {
+		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(config)}}
+	}
+	fs := []*hcmv3.HttpFilter{filter(filterExtProc, b.extProc())}
+	if b.layout == LayoutComposite {
+		fs = append(fs, filter(filterMove, b.moveTargets()))
+	}
+	return append(fs, filter(filterRouter, &routerv3.Router{}))
+}
+
+// moveTargets takes the decision out of the headers, where engines would see it, into metadata of the request, which every attempt
+// can read: an upstream filter that removed the headers would remove them for the retry too, and with them the second choice.
+func (b *builder) moveTargets() *movev3.Config {
+	c := &movev3.Config{}
+	for _, h := range targetHeaders() {
+		c.RequestRules = append(c.RequestRules, &movev3.Config_Rule{
+			Header:          h,
+			OnHeaderPresent: &movev3.Config_KeyValuePair{MetadataNamespace: metadataTargets, Key: h},
+			Remove:          true,
+		})
+	}
+	return c
 }
 
 func (b *builder) extProc() *extprocv3.ExternalProcessor {
@@ -95,7 +119,7 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 	line := map[string]string{
 		"time":           "%START_TIME%",
 		"method":         "%REQ(:METHOD)%",
-		"path":           "%PATH(NQ:ORIG)%",
+		"path":           "%PATH(NQ:ORIG_OR_PATH)%",
 		"protocol":       "%PROTOCOL%",
 		"request_id":     "%REQ(X-REQUEST-ID)%",
 		"code":           "%RESPONSE_CODE%",

@@ -11,6 +11,9 @@ const (
 // namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
 const MetadataNamespace = "kvsteer"
 
+// metadataTargets holds the two target headers, under their names, in the composite layout.
+const metadataTargets = "kvsteer.target"
+
 // Keys under [MetadataNamespace]. Values are strings but for the two token counts, which are numbers.
 const (
 	KeyDecisionID = "decision_id"
@@ -26,9 +29,9 @@ const (
 const (
 	ClusterRouter = "kvsteer_router" // the external-processing server
 	ClusterPick   = "kvsteer_pick"   // ORIGINAL_DST by HeaderTarget
-	ClusterSecond = "kvsteer_pick_2" // ORIGINAL_DST by HeaderSecond
+	ClusterSecond = "kvsteer_pick_2" // ORIGINAL_DST by HeaderSecond, composite layout only
 
-	// ClusterNoFallback is the composite of the two above, for requests that only a decision can place.
+	// ClusterNoFallback is a composite of these without a fallback, for requests that only a decision can place.
 	ClusterNoFallback = "kvsteer_no_fallback"
 )
 

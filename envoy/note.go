@@ -38,9 +38,8 @@ func (b *builder) notes() []note {
 		{where: "request_body_buffer_limit", text: "Larger bodies are answered with 413."},
 		{where: "route timeout", text: "The default would cut every answer after 15 s."},
 		{where: "route retry_policy", text: "Only failures before an engine has seen the request, so that no prompt is computed twice. " +
-			"A composite cluster tries its next member at each attempt."},
+			"A composite cluster tries its next member at each attempt, a fallback another endpoint."},
 		{where: "route regex_rewrite", text: "Engines know their paths without the pool's prefix. The router sees the path with it."},
-		{where: "route retry_policy retry_host_predicate", text: "A retry goes to another endpoint."},
 		{where: "typed_per_filter_config", text: "No decision is needed here, so the router is not asked."},
 		{where: "routes not_routed", text: "Engines serve metrics, cache resets, adapter loading and more on the port of their API."},
 		{where: "static_resources clusters", text: "Circuit breakers are raised everywhere: their defaults turn load into 503s, and how much an engine gets " +
@@ -51,8 +50,10 @@ func (b *builder) notes() []note {
 		{where: "static_resources clusters " + ClusterNoFallback, text: "For requests that only a decision can place; without one no host is found: 503."},
 		{where: upstreamOptions + " common_http_protocol_options", text: "Below the keep-alive of the engine's web server (uvicorn: 5 s): a request on a connection " +
 			"that the engine is closing is a 503."},
-		{where: upstreamOptions + " http_filters", text: "Hides the headers from engines. Envoy runs the upstream filters of the cluster that a route names, not those of a " +
-			"composite's members, and by then the host is chosen."},
+		{where: "http_filters " + filterMove, text: "Takes the decision out of the headers, where engines would see it, into metadata, where every attempt of the request " +
+			"finds it."},
+		{where: upstreamOptions + " http_filters", text: "Hides the headers from engines once the host is chosen. Envoy runs the upstream filters of the cluster that a " +
+			"route names, not those of a composite's members."},
 		{where: ClusterRouter + " common_lb_config", text: "A router that fails its checks gets no streams: requests fall back at once instead of after message_timeout."},
 		{where: "common_lb_config healthy_panic_threshold", text: "Endpoints that fail their checks are left out, unless all do."},
 		{where: "upstream_connection_options", text: "Notices within a minute that a host died without a word while a request waits for its answer."},
@@ -81,18 +82,19 @@ func (b *builder) poolNotes(p Pool) []note {
 	if p.Fallback == FallbackNone {
 		return []note{{where: "routes " + p.Name + "/decided", all: true, text: decided + " Without a decision: 503."}}
 	}
-	composite := fmt.Sprintf("Pool %s: the first choice, then the second, then the fallback. A member without a host (no header) is passed over within the attempt.", p.Name)
+	members := fmt.Sprintf("Pool %s: the first choice, then the second, then the fallback. A member without a host (no decision) is passed over within the attempt.", p.Name)
 	if b.layout == LayoutCompat {
 		decided += " The router has decided: its reply set the header and cleared the route that was chosen without it."
-		composite = fmt.Sprintf("Pool %s: the first choice, then the fallback. The second choice is left out: before 1.40 a member without a host ends the request.", p.Name)
+		members = fmt.Sprintf("Pool %s: the first choice, then the fallback. The second choice is left out: before 1.40 a member without a host ends the request.", p.Name)
 	} else {
 		decided += " With a decision or without: the composite cluster passes over members that have no host."
 	}
+	members += " The fallback stands twice, as its first endpoint may be the dead first choice again."
 	return []note{
 		{where: "routes " + p.Name + "/models", all: true, text: fmt.Sprintf("Any endpoint of pool %s can list its models.", p.Name)},
 		{where: "routes " + p.Name + "/decided", all: true, text: decided},
 		{where: "routes " + p.Name + "/fallback", all: true, text: "No decision: Envoy spreads the requests itself."},
-		{where: "static_resources clusters " + PoolCluster(p.Name), text: composite},
+		{where: "static_resources clusters " + PoolCluster(p.Name), text: members},
 		{where: "static_resources clusters " + FallbackCluster(p.Name), text: fmt.Sprintf("Endpoints of pool %s, for requests without a decision.", p.Name)},
 	}
 }

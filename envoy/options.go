@@ -27,7 +27,7 @@ type Options struct {
 	// own budget. From 10ms to 1m, default 1s.
 	MessageTimeout time.Duration
 
-	// MaxBody is the largest request body in bytes; Envoy answers 413 beyond it. From 1 KiB to 1 GiB, default 32 MiB.
+	// MaxBody is the largest request body in bytes; Envoy answers 413 beyond it. From 1 MiB to 1 GiB, default 32 MiB.
 	MaxBody int64
 
 	// AllPaths routes every path to the engines instead of [InferencePaths] and GET /v1/models. Engines serve their metrics,
@@ -87,7 +87,7 @@ const (
 
 	minMessageTimeout = 10 * time.Millisecond
 	maxMessageTimeout = time.Minute
-	minMaxBody        = 1 << 10
+	minMaxBody        = 1 << 20 // Envoy takes a smaller limit of a virtual host for its default, 1 MiB
 	maxMaxBody        = 1 << 30
 	maxPools          = 256
 	maxName           = 63

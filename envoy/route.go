@@ -86,7 +86,7 @@ func (b *builder) poolRoutes(p Pool) []*routev3.Route {
 	models := b.route(p.Name+"/models", b.modelsMatch(p.Match), p.Match, fallback, b.fallbackRetries())
 	models.TypedPerFilterConfig = b.withoutRouter()
 
-	decided := b.route(p.Name+"/decided", b.match(p.Match), p.Match, PoolCluster(p.Name), compositeRetries(len(b.members(p))))
+	decided := b.route(p.Name+"/decided", b.match(p.Match), p.Match, PoolCluster(p.Name), b.compositeRetries(len(b.members(p))))
 	if b.layout == LayoutComposite {
 		return []*routev3.Route{models, decided}
 	}
@@ -104,7 +104,7 @@ func (b *builder) noFallbackRoute(name string, m Match) *routev3.Route {
 	if !b.AllPaths {
 		match.PathSpecifier = regexPath(m.PathPrefix, append(InferencePaths(), modelsPath))
 	}
-	return b.route(name, match, m, ClusterNoFallback, compositeRetries(2))
+	return b.route(name, match, m, ClusterNoFallback, b.compositeRetries(len(b.choices())))
 }
 
 func (b *builder) refusedRoute() *routev3.Route {
@@ -178,23 +178,23 @@ func (b *builder) withoutRouter() map[string]*anypb.Any {
 }
 
 // compositeRetries: attempt i of a request goes to the i-th member, and an attempt beyond the last finds no host.
-func compositeRetries(members int) *routev3.RetryPolicy { return retries(uint32(members - 1)) }
-
-// fallbackRetries move on to endpoints that the request has not tried.
-func (b *builder) fallbackRetries() *routev3.RetryPolicy {
-	r := retries(2)
-	r.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
-		Name:       "envoy.retry_host_predicates.previous_hosts",
-		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: b.pack(&previousv3.PreviousHostsPredicate{})},
-	}}
-	r.HostSelectionRetryMaxAttempts = 5
-	return r
+func (b *builder) compositeRetries(members int) *routev3.RetryPolicy {
+	return b.retries(uint32(members - 1))
 }
 
-func retries(n uint32) *routev3.RetryPolicy {
+// fallbackRetries are for a cluster that spreads requests itself.
+func (b *builder) fallbackRetries() *routev3.RetryPolicy { return b.retries(2) }
+
+// retries move on to endpoints that the request has not tried.
+func (b *builder) retries(n uint32) *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:    retryOn,
 		NumRetries: u32(n),
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name:       "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: b.pack(&previousv3.PreviousHostsPredicate{})},
+		}},
+		HostSelectionRetryMaxAttempts: 5,
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
 			BaseInterval: duration(5 * time.Millisecond),
 			MaxInterval:  duration(25 * time.Millisecond),

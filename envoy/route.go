@@ -194,7 +194,7 @@ func (b *builder) retries(n uint32) *routev3.RetryPolicy {
 			Name:       "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: b.pack(&previousv3.PreviousHostsPredicate{})},
 		}},
-		HostSelectionRetryMaxAttempts: 5,
+		HostSelectionRetryMaxAttempts: 20, // the balancer draws without looking: the dead one of two endpoints comes up 20 times in a row once in a million
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{
 			BaseInterval: duration(5 * time.Millisecond),
 			MaxInterval:  duration(25 * time.Millisecond),

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -125,15 +124,9 @@ func (n *node) arrange(first, last []string) {
 	}
 }
 
-// plain are strings that mean themselves without quotes in any YAML version; notPlain the words among them that do not.
-var (
-	plain    = regexp.MustCompile(`^[A-Za-z/_][A-Za-z0-9_./-]*$|^[0-9]+(\.[0-9]+)?s$`)
-	notPlain = regexp.MustCompile(`^(?i:true|false|null|yes|no|on|off|y|n)$`)
-)
-
 // quote writes a string. A YAML double-quoted scalar reads every JSON string as JSON does.
 func quote(s string) string {
-	if plain.MatchString(s) && !notPlain.MatchString(s) {
+	if isPlain(s) {
 		return s
 	}
 	var b bytes.Buffer
@@ -143,6 +136,21 @@ func quote(s string) string {
 		return `""`
 	}
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// isPlain reports whether s means itself without quotes in every version of YAML: a word that begins with a letter, / or _ and is none
+// of YAML 1.1's other names for null and booleans, or a duration.
+func isPlain(s string) bool {
+	switch strings.ToLower(s) {
+	case "", "true", "false", "null", "yes", "no", "on", "off", "y", "n":
+		return false
+	}
+	if number, ok := strings.CutSuffix(s, "s"); ok && number != "" && only(number, func(r rune) bool { return r >= '0' && r <= '9' || r == '.' }) {
+		return true
+	}
+	first := s[0]
+	return (first == '/' || first == '_' || isAlnum(rune(first)) && (first < '0' || first > '9')) &&
+		only(s, func(r rune) bool { return isAlnum(r) || strings.ContainsRune("_./-", r) })
 }
 
 const (

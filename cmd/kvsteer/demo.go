@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 
@@ -18,7 +19,7 @@ type demoCmd struct {
 }
 
 // Run shows the demo; it needs an Envoy.
-func (c *demoCmd) Run(ctx context.Context, out output) error {
+func (c *demoCmd) Run(ctx context.Context, out io.Writer) error {
 	if c.Port < 1024 || c.Port > 65000 {
 		return fmt.Errorf("--port %d is not in the range 1024 to 65000", c.Port)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 
@@ -18,7 +19,7 @@ type envoyCmd struct {
 }
 
 // Run prints the configuration.
-func (c *envoyCmd) Run(out output) error {
+func (c *envoyCmd) Run(out io.Writer) error {
 	cfg, err := config.Load(c.Config)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,9 +27,6 @@ const description = `kvsteer sends each LLM request to the engine replica that a
 
 It runs beside Envoy as an external processor: "kvsteer serve" decides, "kvsteer envoy" prints the Envoy side.`
 
-// output is where a command prints what people or programs read; diagnostics go to standard error.
-type output struct{ io.Writer }
-
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run returns the exit status: 0 done, 1 the command could not do its work, 2 the command line is wrong.
@@ -42,7 +40,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	exit := -1
 	parser, err := kong.New(&c, kong.Name("kvsteer"), kong.Description(description), kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { exit = code }), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(output{stdout}))
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(stdout, (*io.Writer)(nil)),
+		kong.Bind(slog.New(slog.NewTextHandler(stderr, nil))))
 	if err != nil {
 		fmt.Fprintln(stderr, "kvsteer:", err)
 		return 2

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 
@@ -17,7 +18,7 @@ type serveCmd struct {
 }
 
 // Run serves until a signal asks it to end.
-func (c *serveCmd) Run(ctx context.Context, out output) error {
+func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	cfg, err := config.Load(c.Config)
 	if err != nil {
 		return err

@@ -59,7 +59,7 @@ func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	reg.MustRegister(kvindex.NewCollector(index))
+	kvindex.NewMetrics(reg, index)
 	s.pools, err = pool.New(pool.Options{
 		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})

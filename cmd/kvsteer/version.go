@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 )
@@ -12,7 +13,7 @@ var version = "devel"
 type versionCmd struct{}
 
 // Run prints the version, the revision it was built from and the toolchain.
-func (versionCmd) Run(out output) error {
+func (versionCmd) Run(out io.Writer) error {
 	revision := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {

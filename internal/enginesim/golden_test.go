@@ -139,9 +139,9 @@ func (e *replay) run(t *testing.T, rec *recording) map[int]int {
 			if r.Body.Model == e.adapter.name {
 				a = e.adapter
 			}
-			q := newSequence(e.hasher, a, r.Body.CacheSalt, p)
+			q := newSequence(e.hasher, a, r.Body.CacheSalt, p, r.Body.MaxTokens)
 			answer := rec.Responses[i].TokenIDs
-			q.limit, q.next = r.Body.MaxTokens, func(i int) uint32 { return answer[i] }
+			q.next = func(i int) uint32 { return answer[i] }
 			e.sched.add(q)
 			seqs = append(seqs, q)
 			e.step()

@@ -39,8 +39,13 @@ type sequence struct {
 	ended    bool
 }
 
-func newSequence(h *hasher, a *adapter, salt string, prompt []uint32) *sequence {
-	s := &sequence{hasher: h, adapter: a, salt: salt, tokens: prompt, prompt: len(prompt), cached: -1, out: newStream()}
+// newSequence returns a sequence of at most limit generated tokens, with the digests of the prompt's full blocks.
+func newSequence(h *hasher, a *adapter, salt string, prompt []uint32, limit int) *sequence {
+	tokens := append(make([]uint32, 0, len(prompt)+min(limit, 1024)), prompt...)
+	s := &sequence{
+		hasher: h, adapter: a, salt: salt, limit: limit, tokens: tokens, prompt: len(prompt), cached: -1,
+		out: &stream{wake: make(chan struct{}, 1)},
+	}
 	h.extend(s)
 	return s
 }
@@ -92,7 +97,6 @@ func (h *hasher) extend(s *sequence) {
 // stream hands the tokens of a sequence to its HTTP handler.
 type stream struct {
 	wake chan struct{} // holds a value after there was news; shared by the sequences of one request
-	done chan struct{} // closed when the sequence ended
 
 	mu     sync.Mutex
 	tokens []uint32 // generated and not yet taken
@@ -100,18 +104,11 @@ type stream struct {
 	finish finish
 }
 
-func newStream() *stream {
-	return &stream{wake: make(chan struct{}, 1), done: make(chan struct{})}
-}
-
 // put is called by the engine, at most once with a finish.
 func (s *stream) put(cached int, f finish, tokens ...uint32) {
 	s.mu.Lock()
 	s.tokens, s.cached, s.finish = append(s.tokens, tokens...), cached, f
 	s.mu.Unlock()
-	if f != "" {
-		close(s.done)
-	}
 	select {
 	case s.wake <- struct{}{}:
 	default:

@@ -71,7 +71,7 @@ func nextPiece(s string) (int, uint32) {
 func pieceLen(s string) int {
 	switch c := s[0]; {
 	case c == ' ':
-		n := run(s, ' ')
+		n := runLength(s, ' ')
 		if n < len(s) && letterLen(s[n:]) > 0 {
 			if n > 1 {
 				return n - 1
@@ -80,7 +80,7 @@ func pieceLen(s string) int {
 		}
 		return n
 	case c == '\n':
-		return run(s, '\n')
+		return runLength(s, '\n')
 	case c >= '0' && c <= '9':
 		n := 1
 		for n < len(s) && n < maxDigits && s[n] >= '0' && s[n] <= '9' {
@@ -95,8 +95,8 @@ func pieceLen(s string) int {
 	return n
 }
 
-// run returns how many bytes c the text begins with.
-func run(s string, c byte) int {
+// runLength returns how many bytes c the text begins with.
+func runLength(s string, c byte) int {
 	n := 0
 	for n < len(s) && s[n] == c {
 		n++

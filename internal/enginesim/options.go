@@ -3,7 +3,6 @@ package enginesim
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -124,7 +123,7 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.Events.Format, Map)
 	setDefault(&o.Events.Hashes, HashInt)
 	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 
 	var errs []error

@@ -171,7 +171,7 @@ func slowMessage(raw json.RawMessage) Reason {
 // slowText is the value of a JSON string of 1…limit bytes, else "".
 func slowText(raw json.RawMessage, limit int) string {
 	var s string
-	if len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &s) != nil || len(s) > limit {
+	if len(raw) == 0 || raw[0] != '"' || !utf8.Valid(raw) || json.Unmarshal(raw, &s) != nil || len(s) > limit {
 		return ""
 	}
 	return s

@@ -3,6 +3,7 @@ package openai
 import (
 	"net/http"
 	"strings"
+	"unicode/utf8"
 )
 
 // Parse reads a request. It never fails: what it cannot read or key has a Reason.
@@ -236,7 +237,7 @@ func (p *parser) optional() Raw {
 	return raw
 }
 
-// text reads a string of 1…limit bytes; everything else gives "".
+// text reads a string of 1…limit bytes of UTF-8; everything else gives "".
 func (p *parser) text(limit int) string {
 	if p.space() != '"' {
 		p.skip()
@@ -251,7 +252,7 @@ func (p *parser) text(limit int) string {
 	default:
 		raw = raw[1 : len(raw)-1]
 	}
-	if len(raw) > limit {
+	if len(raw) > limit || !utf8.Valid(raw) {
 		return ""
 	}
 	return string(raw)

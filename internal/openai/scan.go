@@ -387,6 +387,7 @@ func (s *scanner) tokens(limit int) (ids []uint32, ok, long bool) {
 		ids = make([]uint32, 0, n)
 	}
 	for first := true; s.next(&first, ']'); {
+		ids = s.run(ids)
 		id, valid := s.token()
 		if !valid {
 			ok = false
@@ -401,6 +402,33 @@ func (s *scanner) tokens(limit int) (ids []uint32, ok, long bool) {
 		return nil, ok, long
 	}
 	return ids, true, false
+}
+
+// run reads token ids as long as each is followed by a comma and the next digit, at most with one space between: all but the
+// last of a list as clients write it.
+func (s *scanner) run(ids []uint32) []uint32 {
+	d, i := s.data, s.pos
+	for len(ids) < cap(ids) {
+		start := i
+		var v uint64
+		for i < len(d) && digit(d[i]) && i-start <= 10 {
+			v = v*10 + uint64(d[i]-'0')
+			i++
+		}
+		if i == start || v > 1<<32-1 || i-start > 1 && d[start] == '0' || i+2 >= len(d) || d[i] != ',' {
+			break
+		}
+		i++
+		if d[i] == ' ' {
+			i++
+		}
+		if !digit(d[i]) {
+			break
+		}
+		ids = append(ids, uint32(v))
+		s.pos = i
+	}
+	return ids
 }
 
 // token reads one token id and leaves the position alone when what stands here is none.

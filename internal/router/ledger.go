@@ -32,40 +32,62 @@ type load struct {
 	memory  float64 // tokens that fill the endpoint's cache with the running and the latest requests
 }
 
-// advance serves the queue until now at rate tokens per second. A clock that stands or goes back changes nothing.
-func (a *account) advance(now time.Time, rate float64) {
-	dt := now.Sub(a.at).Seconds()
+// pace is how fast accounts move: the rate of prefill, and the decay over one time step. The accounts of a fleet are mostly advanced together,
+// so that the step is worked out once.
+type pace struct {
+	rate    float64 // tokens per second
+	seconds float64 // the step
+	queue   float64 // what is left after it of each decaying number
+	flight  float64
+	recent  float64
+}
+
+func (p *pace) step(seconds float64) {
+	if seconds != p.seconds {
+		p.seconds = seconds
+		p.queue = math.Exp(-seconds / queueWindow.Seconds())
+		p.flight = math.Exp2(-seconds / inFlightHalf.Seconds())
+		p.recent = math.Exp2(-seconds / recentHalf.Seconds())
+	}
+}
+
+// advance serves the queue until now. A clock that stands or goes back changes nothing.
+func (a *account) advance(now time.Time, p *pace) {
 	if a.at.IsZero() {
 		a.at = now
 		return
 	}
+	dt := now.Sub(a.at).Seconds()
 	if dt <= 0 {
 		return
 	}
 	a.at = now
-	a.inFlight = decay(a.inFlight, dt, inFlightHalf)
-	a.recent = decay(a.recent, dt, recentHalf)
-	for a.ends.len() > 0 {
-		need := (a.ends.first() - a.served) / rate
-		if need > dt {
-			a.served += dt * rate
-			a.average(a.ends.len(), dt)
-			return
+	p.step(dt)
+	a.inFlight = floor(a.inFlight*p.flight, 1)
+	a.recent = floor(a.recent*p.recent, 1)
+	for left := dt; ; {
+		n := float64(a.ends.len())
+		need := math.Inf(1)
+		if n > 0 {
+			need = (a.ends.first() - a.served) / p.rate
 		}
-		a.average(a.ends.len(), need)
+		if need > left {
+			keep := p.queue
+			if left != dt {
+				keep = math.Exp(-left / queueWindow.Seconds())
+			}
+			a.queue = n + (a.queue-n)*keep
+			a.served += left * p.rate
+			break
+		}
+		a.queue = n + (a.queue-n)*math.Exp(-need/queueWindow.Seconds())
 		a.served = a.ends.first()
 		a.ends.pop()
-		dt -= need
+		left -= need
 	}
-	a.average(0, dt)
-	a.charged, a.served = 0, 0
-}
-
-// average carries the averaged queue over a time during which n charges were not yet served.
-func (a *account) average(n int, seconds float64) {
-	a.queue = float64(n) + (a.queue-float64(n))*math.Exp(-seconds/queueWindow.Seconds())
-	if n == 0 && a.queue < 1e-3 {
-		a.queue = 0
+	if a.ends.len() == 0 {
+		a.charged, a.served = 0, 0
+		a.queue = floor(a.queue, 1e-3)
 	}
 }
 
@@ -87,10 +109,9 @@ func (a *account) load() load {
 	return load{backlog: a.charged - a.served, queue: a.queue, memory: a.inFlight + a.recent}
 }
 
-// decay halves v every half; less than one token is nothing.
-func decay(v, seconds float64, half time.Duration) float64 {
-	v *= math.Exp2(-seconds / half.Seconds())
-	if v < 1 {
+// floor takes what is below least for nothing.
+func floor(v, least float64) float64 {
+	if v < least {
 		return 0
 	}
 	return v

@@ -12,7 +12,7 @@ var epoch = time.Unix(1_800_000_000, 0)
 func near(a, b, tolerance float64) bool { return math.Abs(a-b) <= tolerance }
 
 func TestAccountServesInOrder(t *testing.T) {
-	const rate = 1000 // tokens per second
+	rate := &pace{rate: 1000}
 	type charge struct {
 		at     float64 // seconds
 		tokens float64
@@ -53,7 +53,8 @@ func TestAccountServesInOrder(t *testing.T) {
 
 // TestAccountAgainstSteps compares with a model that serves one millisecond at a time and keeps every charge.
 func TestAccountAgainstSteps(t *testing.T) {
-	const rate, step = 2000.0, time.Millisecond
+	const step = time.Millisecond
+	rate := &pace{rate: 2000}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var a account
 	var left []float64
@@ -69,7 +70,7 @@ func TestAccountAgainstSteps(t *testing.T) {
 			}
 		}
 		for range rnd.IntN(3000) {
-			work := rate * step.Seconds()
+			work := rate.rate * step.Seconds()
 			n := float64(len(left))
 			queue = n + (queue-n)*math.Exp(-step.Seconds()/queueWindow.Seconds())
 			for work > 0 && len(left) > 0 {
@@ -98,6 +99,7 @@ func TestAccountAgainstSteps(t *testing.T) {
 
 func TestAccountInvariants(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
+	rate := &pace{rate: 8000}
 	var a account
 	now := epoch
 	total := 0.0
@@ -109,7 +111,7 @@ func TestAccountInvariants(t *testing.T) {
 			total += uncached
 		default:
 			now = now.Add(time.Duration(rnd.Int64N(int64(2 * time.Second))))
-			a.advance(now, 8000)
+			a.advance(now, rate)
 		}
 		l := a.load()
 		if l.backlog < 0 || l.backlog > total || l.queue < 0 || l.memory < 0 || a.ends.len() > maxCharges {
@@ -119,8 +121,9 @@ func TestAccountInvariants(t *testing.T) {
 }
 
 func TestAccountBoundsCharges(t *testing.T) {
+	rate := &pace{rate: 1000}
 	var a account
-	a.advance(epoch, 1000)
+	a.advance(epoch, rate)
 	for range 10 * maxCharges {
 		a.charge(10, 10)
 	}
@@ -133,21 +136,23 @@ func TestAccountBoundsCharges(t *testing.T) {
 }
 
 func TestAccountIsZeroAtRest(t *testing.T) {
+	rate := &pace{rate: 8000}
 	var a account
-	a.advance(epoch, 8000)
+	a.advance(epoch, rate)
 	for i := range 1000 {
 		a.charge(float64(1+i), 1e5)
-		a.advance(epoch.Add(time.Duration(i)*time.Millisecond), 8000)
+		a.advance(epoch.Add(time.Duration(i)*time.Millisecond), rate)
 	}
-	a.advance(epoch.Add(20*time.Minute), 8000)
+	a.advance(epoch.Add(20*time.Minute), rate)
 	if got := a.load(); got != (load{}) {
 		t.Errorf("20 minutes later: %+v, want all zero", got)
 	}
 }
 
 func TestQueueAverage(t *testing.T) {
+	rate := &pace{rate: 1000}
 	var a account
-	a.advance(epoch, 1000)
+	a.advance(epoch, rate)
 	for range 6 {
 		a.charge(1e6, 1e6) // hours of work each
 	}
@@ -155,7 +160,7 @@ func TestQueueAverage(t *testing.T) {
 		after time.Duration
 		want  float64
 	}{{10 * time.Millisecond, 0.006}, {10 * time.Second, 6 * (1 - 1/math.E)}, {time.Minute, 5.985}} {
-		a.advance(epoch.Add(tt.after), 1000)
+		a.advance(epoch.Add(tt.after), rate)
 		if got := a.load().queue; !near(got, tt.want, 0.01) {
 			t.Errorf("after %v: queue %.3f, want %.3f", tt.after, got, tt.want)
 		}

@@ -140,11 +140,11 @@ func TestConversationsStickAndSpread(t *testing.T) {
 		{8, 800, 0.5, 0.98},
 		{8, 800, 4, 0.97},
 		{1, 800, 20, 0.9}, // a conversation's own part is short, so that little is lost by moving it off a queue
-		{8, 4000, 8, 0.95},
+		{8, 2000, 8, 0.95},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("tenants=%d/system=%d/rate=%v", tt.tenants, tt.system, tt.perSecond), func(t *testing.T) {
-			const conversations = 150
+			const conversations = 80
 			s := simulate(t, Options{}, conversations, tt.tenants, tt.system, tt.perSecond)
 			requests := s.turns + conversations
 			t.Logf("%d of %d follow-ups stuck, conversations %v, %d %% cached, mean prefill with its queue %v",

@@ -71,8 +71,8 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	return d
 }
 
-// fleetOf finds the pool of a request by the model it names, else by what Envoy knows. An unknown model is the request's reason, unless it
-// has one already that keeps the prompt from being keyed.
+// fleetOf finds the pool of a request by the model it names, else by what Envoy knows. An unknown model becomes the request's reason, before
+// any other: it is the one that an operator can do something about.
 func (r *Router) fleetOf(req Request, parsed *openai.Request) (f *fleet, adapter string) {
 	if parsed.Model != "" {
 		if p, adapter, ok := r.pools.ByModel(parsed.Model); ok {

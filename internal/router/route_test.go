@@ -232,6 +232,22 @@ func TestMatched(t *testing.T) {
 	}
 }
 
+func TestBlockSizesAreBounded(t *testing.T) {
+	w := newWorld(t, Options{}, chat(6))
+	tokens := run(1, 20*block)
+	for i := range maxBlockSizes {
+		w.hold(address(i), 1<<i, plain, run(5000, 64)) // another prompt
+	}
+	w.hold(address(5), 1<<maxBlockSizes, plain, tokens)
+	if got := w.r.Decide(t.Context(), given("llama", tokens)); got.Reason != ReasonNoMatch {
+		t.Errorf("%+v, want the fifth block size not to be looked up", got)
+	}
+	w.sources[address(0)].Reset(subscriber.CauseGap)
+	if got := w.r.Decide(t.Context(), given("llama", tokens)); got.Endpoint != address(5) {
+		t.Errorf("%+v, want the holder with one block size less in the pool", got)
+	}
+}
+
 func TestNoTokenizerCallWithoutIndex(t *testing.T) {
 	w := newWorld(t, Options{}, chat(3))
 	for _, req := range []Request{

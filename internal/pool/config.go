@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -20,7 +21,7 @@ type Config struct {
 // Match selects requests by what Envoy's route table can see. All fields that are set must agree; the zero Match sets none.
 type Match struct {
 	Host        string // host without port, case-insensitive
-	PathPrefix  string // plain text prefix of the path
+	PathPrefix  string // whole leading segments of the path, such as /chat
 	HeaderName  string // header that must be present …
 	HeaderValue string // … with exactly this value; "" asks for presence only
 }
@@ -31,7 +32,7 @@ func (m Match) matches(host, path string, header func(string) string) bool {
 	if m.Host != "" && !strings.EqualFold(m.Host, host) {
 		return false
 	}
-	if !strings.HasPrefix(path, m.PathPrefix) {
+	if rest, ok := strings.CutPrefix(path, m.PathPrefix); !ok || m.PathPrefix != "" && rest != "" && rest[0] != '/' {
 		return false
 	}
 	if m.HeaderName == "" {
@@ -42,6 +43,17 @@ func (m Match) matches(host, path string, header func(string) string) bool {
 	}
 	got := header(m.HeaderName)
 	return got != "" && (m.HeaderValue == "" || got == m.HeaderValue)
+}
+
+// bySpecificity orders matches as the routes of Envoy's configuration are ordered: longer path prefixes first, then those with a header, then
+// those with a host.
+func bySpecificity(a, b Match) int {
+	set := func(s string) int { return min(len(s), 1) }
+	return cmp.Or(
+		cmp.Compare(len(b.PathPrefix), len(a.PathPrefix)),
+		cmp.Compare(set(b.HeaderName), set(a.HeaderName)),
+		cmp.Compare(set(b.Host), set(a.Host)),
+	)
 }
 
 // validate reports every problem of the pools at once.

@@ -99,7 +99,7 @@ func TestByRequest(t *testing.T) {
 		return Config{Name: name, Models: []string{"m-" + name}, Endpoints: []string{"10.0.0.1:" + map[string]string{"host": "1", "path": "2", "header": "3", "value": "4", "open": "5", "open2": "6"}[name]}, Match: m}
 	}
 	host := pool("host", Match{Host: "a.example"})
-	path := pool("path", Match{PathPrefix: "/code/"})
+	path := pool("path", Match{PathPrefix: "/code"})
 	header := pool("header", Match{HeaderName: "x-team", HeaderValue: "red"})
 	value := pool("value", Match{HeaderName: "x-any"})
 	open, open2 := pool("open", Match{}), pool("open2", Match{})
@@ -126,12 +126,15 @@ func TestByRequest(t *testing.T) {
 		{"path", keyed, "b.example", "/code/v1/completions?x=1", nil, "path"},
 		{"header value", keyed, "", "/", headers("x-team", "red"), "header"},
 		{"header presence", keyed, "", "/", headers("x-any", "1"), "value"},
-		{"first of several", keyed, "a.example", "/code/", nil, "host"},
+		{"path goes before header and host", keyed, "a.example", "/code/", headers("x-team", "red"), "path"},
+		{"header goes before host", keyed, "a.example", "/", headers("x-team", "red"), "header"},
+		{"path alone", keyed, "", "/code", nil, "path"},
+		{"half a segment", keyed, "", "/codex/v1", nil, ""},
 		{"only pool", []Config{open}, "", "", nil, "open"},
 		{"pool without a match takes the rest", append([]Config{open}, keyed...), "b.example", "/", nil, "open"},
 		{"match goes before", append([]Config{open}, keyed...), "a.example", "/", nil, "host"},
 		{"wrong header value", keyed, "", "/", headers("x-team", "blue"), ""},
-		{"prefix in the query only", keyed, "", "/v1?q=/code/", nil, ""},
+		{"prefix in the query only", keyed, "", "/v1?q=/code", nil, ""},
 		{"no header", keyed, "b.example", "/", nil, ""},
 		{"two pools without a match", []Config{open, open2}, "", "/", nil, ""},
 		{"only pool asks for a host", []Config{host}, "b.example", "/", nil, ""},

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,8 @@ type Set struct {
 type view struct {
 	pools   []*Pool
 	byModel map[string]served
-	only    *Pool // the one pool without a match of its own, nil when there are several or none
+	matched []*Pool // those with a match, the most specific first
+	only    *Pool   // the one pool without a match of its own, nil when there are several or none
 }
 
 type served struct {
@@ -111,9 +113,12 @@ func newView(configs []Config) *view {
 		if c.Match.zero() {
 			open++
 			v.only = p
+		} else {
+			v.matched = append(v.matched, p)
 		}
 		v.pools = append(v.pools, p)
 	}
+	slices.SortStableFunc(v.matched, func(p, q *Pool) int { return bySpecificity(p.config.Match, q.config.Match) })
 	if open != 1 {
 		v.only = nil
 	}
@@ -129,16 +134,16 @@ func (s *Set) ByModel(model string) (p *Pool, adapter string, ok bool) {
 	return e.pool, e.adapter, ok
 }
 
-// ByRequest returns the pool that Envoy's own route table would take without the body: the first pool, in the order of the configuration, whose
-// Match agrees, else the pool without a Match when there is exactly one such. host may carry a port, path a query; header may be nil.
+// ByRequest returns the pool that Envoy's own route table takes without the body: the pool with the most specific Match that agrees, else the
+// pool without a Match when there is exactly one such. host may carry a port, path a query; header may be nil.
 func (s *Set) ByRequest(host, path string, header func(name string) string) (*Pool, bool) {
 	v := s.view.Load()
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
 	path, _, _ = strings.Cut(path, "?")
-	for _, p := range v.pools {
-		if !p.config.Match.zero() && p.config.Match.matches(host, path, header) {
+	for _, p := range v.matched {
+		if p.config.Match.matches(host, path, header) {
 			return p, true
 		}
 	}

@@ -26,7 +26,7 @@ type Config struct {
 // Limits bounds what one request and all requests together may take.
 type Limits struct {
 	Body         Size `yaml:"body" default:"32MiB" doc:"Longest request body: Envoy answers 413 beyond it. Range: 1KiB to 1GiB."`
-	Bodies       Size `yaml:"bodies" default:"1GiB" doc:"Bytes of all bodies held by the router at one time; requests beyond it are routed by load without reading them. At least limits.body."`
+	Bodies       Size `yaml:"bodies" default:"1GiB" doc:"Bytes of all bodies held by the router at one time; requests beyond it are routed by load without reading them. At least limits.body plus 1MiB."`
 	PromptTokens int  `yaml:"prompt_tokens" default:"262144" doc:"Longest prompt that is matched, in tokens; longer ones are routed by load. Range: 1 to 16777216."`
 }
 
@@ -49,7 +49,7 @@ type Probe struct {
 
 // Pool is one set of endpoints that serve the same base weights.
 type Pool struct {
-	Name        string     `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-', '_' and '.'."`
+	Name        string     `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-' and '_'."`
 	Models      []string   `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
 	Adapters    []string   `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
 	MaxModelLen int        `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
@@ -93,7 +93,7 @@ type Envoy struct {
 	Listen         string   `yaml:"listen" default:"127.0.0.1:8080" doc:"Where clients reach Envoy: ip:port."`
 	Admin          string   `yaml:"admin" default:"127.0.0.1:9901" doc:"Envoy's admin listener: ip:port on loopback."`
 	Version        string   `yaml:"version" doc:"Envoy's release, such as 1.40.0: from 1.40 on the composite layout is printed; not set: the layout that works from 1.37 on."`
-	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Range: 10ms to 1h."`
+	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Range: 10ms to 1m."`
 	AllPaths       bool     `yaml:"all_paths" default:"false" doc:"Routes every path to the engines instead of the inference paths only. Engines serve metrics and administration on the same port."`
 }
 

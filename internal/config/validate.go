@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	poolName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	poolName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 	envoyVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
 )
 
@@ -20,8 +20,9 @@ func (d *decoder) validate(c *Config) {
 	d.duration("budget", c.Budget, time.Millisecond, time.Minute)
 	d.duration("drain", c.Drain, 0, 10*time.Minute)
 	d.size("limits.body", c.Limits.Body, 1<<10, 1<<30)
-	if c.Limits.Bodies < c.Limits.Body {
-		d.at("limits.bodies", "%s is below limits.body (%s)", c.Limits.Bodies, c.Limits.Body)
+	// A stream holds its headers too: 1 MiB covers what Envoy lets through.
+	if c.Limits.Bodies < c.Limits.Body+1<<20 {
+		d.at("limits.bodies", "%s is below limits.body (%s) plus 1MiB", c.Limits.Bodies, c.Limits.Body)
 	}
 	d.number("limits.prompt_tokens", c.Limits.PromptTokens, 1, 1<<24)
 	d.duration("tokenize.timeout", c.Tokenize.Timeout, time.Millisecond, time.Minute)
@@ -105,7 +106,7 @@ func (d *decoder) envoy(c *Config) {
 	if c.Envoy.Version != "" && !envoyVersion.MatchString(c.Envoy.Version) {
 		d.at("envoy.version", "%q is not a release such as 1.40.0", c.Envoy.Version)
 	}
-	d.duration("envoy.message_timeout", c.Envoy.MessageTimeout, 10*time.Millisecond, time.Hour)
+	d.duration("envoy.message_timeout", c.Envoy.MessageTimeout, 10*time.Millisecond, time.Minute)
 	if c.Budget >= c.Envoy.MessageTimeout {
 		d.at("budget", "%s is not below envoy.message_timeout (%s): Envoy would give up before the router decides", c.Budget, c.Envoy.MessageTimeout)
 	}
@@ -137,7 +138,7 @@ func (u *uniques) claim(used map[string]string, path, value string) {
 
 func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	if !poolName.MatchString(p.Name) {
-		d.at(path+".name", "%q is not a name: 1 to 63 letters, digits, '-', '_' and '.', a letter or digit first", p.Name)
+		d.at(path+".name", "%q is not a name: 1 to 63 letters, digits, '-' and '_', a letter or digit first", p.Name)
 	} else {
 		u.claim(u.names, path+".name", p.Name)
 	}

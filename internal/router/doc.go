@@ -20,8 +20,9 @@
 //	A: 200 + 2·0   + 2,000 = 2,200
 //	B: 1,000 + 2·800 + 0   = 2,600      A is chosen; were 500 more tokens queued there, it would be B
 //
-// backlog, memory and κ come from the router's own ledger. Each decision charges its uncached tokens to the endpoint; they are worked off in
-// order at Options.PrefillRate. So charges need no confirmation and are exactly zero at rest, whatever became of the requests.
+// backlog, memory and κ come from the router's own ledger. Each decision charges its uncached tokens to the endpoint. They are worked off in
+// order at Options.PrefillRate, or sooner: when the engine announces the last block of a prompt, the prompt is complete. So
+// charges do not depend on confirmation, and are exactly zero at rest, whatever became of the requests.
 //
 // What counts as held: whole blocks, in the candidate's own block size, never up to the last token of the prompt, as engines compute at
 // least that one. Tokens held outside of the device count for Options.TierWeight each. A salted prompt is only matched where events tell

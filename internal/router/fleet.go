@@ -1,6 +1,7 @@
 package router
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,7 +69,22 @@ func (f *fleet) place(sc *scratch, prompt int, charge bool, w weights, now time.
 	first = pick(sc.costs, -1, w.near, random)
 	second = pick(sc.costs, first, w.near, random)
 	if charge {
-		f.accounts[sc.candidates[first].at].charge(float64(prompt)-sc.standings[first].credit(w), float64(prompt))
+		s := sc.standings[first]
+		f.accounts[sc.candidates[first].at].charge(float64(prompt)-s.credit(w), float64(prompt), s.last)
 	}
 	return first, second
+}
+
+// confirmChunk bounds the keys looked at in one go under the ledger's lock.
+const confirmChunk = 1024
+
+// confirm tells the account of a target that its engine has announced blocks.
+func (f *fleet) confirm(at int, keys []uint64, now time.Time) {
+	for part := range slices.Chunk(keys, confirmChunk) {
+		f.mu.Lock()
+		a := &f.accounts[at]
+		a.advance(now, &f.pace)
+		a.confirm(part)
+		f.mu.Unlock()
+	}
 }

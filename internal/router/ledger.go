@@ -12,12 +12,14 @@ const (
 	maxCharges   = 256              // charges told apart per endpoint; what comes on top joins the youngest
 )
 
-// account is what one router has sent to one endpoint lately. Tokens throughout. Prefill is taken to be one queue that is served in order at a
-// fixed rate, so a charge has a share of the rate's time and then none: at rest everything is exactly zero.
+// account is what one router has sent to one endpoint lately. Tokens throughout. Prefill is taken to be one queue that is served in order: at a
+// fixed rate, or faster where the engine's events show that a prompt is complete. So no charge lives for ever, and at rest everything is
+// exactly zero.
 type account struct {
-	charged float64 // sum of the charges since the queue was last empty
-	served  float64 // of these, computed by now
-	ends    ring    // value of served at which each charge is complete
+	charged float64            // sum of the charges since the queue was last empty
+	served  float64            // of these, computed by now
+	queued  ring               // charges not complete, in order
+	awaited map[uint64]float64 // end of the queued charges by the key of their prompt's last block
 
 	queue    float64 // charges waiting or in prefill, averaged over queueWindow
 	inFlight float64 // whole prompts, decaying by inFlightHalf
@@ -66,10 +68,10 @@ func (a *account) advance(now time.Time, p *pace) {
 	a.inFlight = floor(a.inFlight*p.flight, 1)
 	a.recent = floor(a.recent*p.recent, 1)
 	for left := dt; ; {
-		n := float64(a.ends.len())
+		n := float64(a.queued.len())
 		need := math.Inf(1)
 		if n > 0 {
-			need = (a.ends.first() - a.served) / p.rate
+			need = (a.queued.first().end - a.served) / p.rate
 		}
 		if need > left {
 			keep := p.queue
@@ -81,28 +83,69 @@ func (a *account) advance(now time.Time, p *pace) {
 			break
 		}
 		a.queue = n + (a.queue-n)*math.Exp(-need/queueWindow.Seconds())
-		a.served = a.ends.first()
-		a.ends.pop()
+		a.complete()
 		left -= need
 	}
-	if a.ends.len() == 0 {
-		a.charged, a.served = 0, 0
+	a.settle()
+	if a.queued.len() == 0 {
 		a.queue = floor(a.queue, 1e-3)
 	}
 }
 
-// charge enters one request: uncached tokens to compute, of a prompt of so many tokens.
-func (a *account) charge(uncached, prompt float64) {
-	if uncached > 0 {
-		a.charged += uncached
-		if a.ends.len() < maxCharges {
-			a.ends.push(a.charged)
-		} else {
-			a.ends.setLast(a.charged)
-		}
+// confirm takes blocks that the engine has announced. A charge is complete when the last block of its prompt is, and so are the charges
+// before it.
+func (a *account) confirm(keys []uint64) {
+	if len(a.awaited) == 0 {
+		return
 	}
+	end := 0.0
+	for _, key := range keys {
+		end = max(end, a.awaited[key])
+	}
+	for a.queued.len() > 0 && a.queued.first().end <= end {
+		a.complete()
+	}
+	a.settle()
+}
+
+// complete ends the first charge.
+func (a *account) complete() {
+	c := a.queued.pop()
+	a.served = c.end
+	if a.awaited[c.key] == c.end {
+		delete(a.awaited, c.key)
+	}
+}
+
+// settle begins the count anew when the queue is empty, so that no rounding stays.
+func (a *account) settle() {
+	if a.queued.len() == 0 {
+		a.charged, a.served = 0, 0
+	}
+}
+
+// charge enters one request: uncached tokens to compute, of a prompt of so many tokens. key is that of the prompt's last whole block, 0 when it
+// is not known.
+func (a *account) charge(uncached, prompt float64, key uint64) {
 	a.recent += uncached
 	a.inFlight += prompt
+	if uncached <= 0 {
+		return
+	}
+	a.charged += uncached
+	c := charge{end: a.charged, key: key}
+	if a.queued.len() < maxCharges {
+		a.queued.push(c)
+	} else {
+		delete(a.awaited, a.queued.last().key)
+		a.queued.setLast(c)
+	}
+	if key != 0 {
+		if a.awaited == nil {
+			a.awaited = map[uint64]float64{}
+		}
+		a.awaited[key] = c.end
+	}
 }
 
 func (a *account) load() load {
@@ -115,27 +158,4 @@ func floor(v, least float64) float64 {
 		return 0
 	}
 	return v
-}
-
-// ring is a queue of numbers that grows up to maxCharges. Its length is a power of two.
-type ring struct {
-	buf  []float64
-	head int
-	n    int
-}
-
-func (r *ring) len() int          { return r.n }
-func (r *ring) first() float64    { return r.buf[r.head] }
-func (r *ring) setLast(v float64) { r.buf[(r.head+r.n-1)&(len(r.buf)-1)] = v }
-func (r *ring) pop()              { r.head = (r.head + 1) & (len(r.buf) - 1); r.n-- }
-func (r *ring) push(v float64) {
-	if r.n == len(r.buf) {
-		grown := make([]float64, max(8, 2*len(r.buf)))
-		for i := range r.n {
-			grown[i] = r.buf[(r.head+i)&(len(r.buf)-1)]
-		}
-		r.buf, r.head = grown, 0
-	}
-	r.buf[(r.head+r.n)&(len(r.buf)-1)] = v
-	r.n++
 }

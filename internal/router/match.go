@@ -44,6 +44,7 @@ func (r *Router) match(sc *scratch, ns blockhash.Namespace, tokens []uint32, wat
 		r.index.Match(sc.keys, sc.slots, sc.held)
 		for k, j := range sc.at {
 			sc.standings[j].device = int(sc.held[k].Device) * size
+			sc.standings[j].last = sc.keys[blocks-1]
 			sc.standings[j].any = int(sc.held[k].Any) * size
 		}
 		watch.lap(stageMatch)

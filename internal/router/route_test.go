@@ -43,7 +43,7 @@ func TestEveryReason(t *testing.T) {
 		{reason: ReasonPrefix, prepare: indexed, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: a, Matched: 4 * block, Prompt: 10 * block}},
 		{reason: ReasonLoad, prepare: func(w *world) {
 			indexed(w)
-			w.r.fleets[0].accounts[0].charge(1e6, 0)
+			w.r.fleets[0].accounts[0].charge(1e6, 0, 0)
 		}, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
 		{reason: ReasonNoMatch, prepare: indexed, req: given("llama", run(500, 10*block)), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
 		{reason: ReasonShort, prepare: indexed, req: given("llama", run(1, block)), want: Decision{Pool: "chat", Endpoint: "*", Prompt: block}},
@@ -242,6 +242,7 @@ func TestBlockSizesAreBounded(t *testing.T) {
 	if got := w.r.Decide(t.Context(), given("llama", tokens)); got.Reason != ReasonNoMatch {
 		t.Errorf("%+v, want the fifth block size not to be looked up", got)
 	}
+	w.pass(time.Hour)
 	w.sources[address(0)].Reset(subscriber.CauseGap)
 	if got := w.r.Decide(t.Context(), given("llama", tokens)); got.Endpoint != address(5) {
 		t.Errorf("%+v, want the holder with one block size less in the pool", got)
@@ -274,7 +275,7 @@ func TestTokenizesAtTheLeastBusyIndexedCandidate(t *testing.T) {
 	w := newWorld(t, Options{}, chat(4))
 	w.hold(address(1), block, plain, run(1, 64))
 	w.hold(address(2), block, plain, run(1, 64))
-	w.r.fleets[0].accounts[1].charge(100, 0)
+	w.r.fleets[0].accounts[1].charge(100, 0, 0)
 	w.r.Decide(t.Context(), completion(`"model":"llama","prompt":"hello"`))
 	if want := []string{address(2)}; !slices.Equal(w.words.calls, want) {
 		t.Errorf("asked %q, want %q", w.words.calls, want)
@@ -310,7 +311,7 @@ func TestTokenizerFails(t *testing.T) {
 			w := newWorld(t, Options{}, chat(3))
 			w.hold(address(0), block, plain, run(1, 64))
 			w.hold(address(1), block, plain, run(1, 64))
-			w.r.fleets[0].accounts[1].charge(100, 0) // so that address(0) is asked first
+			w.r.fleets[0].accounts[1].charge(100, 0, 0) // so that address(0) is asked first
 			w.words.errs = tt.errs
 			got := w.r.Decide(t.Context(), completion(`"model":"llama","prompt":"the quick brown fox jumps"`))
 			if got.Reason != tt.reason || w.words.count() != tt.calls || got.Endpoint == "" {
@@ -415,6 +416,35 @@ func TestCharges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestEventsReleaseCharges(t *testing.T) {
+	w := newWorld(t, Options{}, chat(2))
+	tokens := run(1, 30*block+5)
+	backlog := func() (sum float64) {
+		for _, l := range w.r.fleets[0].loads(w.clock()) {
+			sum += l.backlog
+		}
+		return sum
+	}
+	w.hold(address(0), block, plain, tokens[:20*block])
+	d := w.r.Decide(t.Context(), given("llama", tokens))
+	if d.Endpoint != address(0) || backlog() != 10*block+5 {
+		t.Fatalf("%+v with %v tokens charged", d, backlog())
+	}
+	keys := chain(tokens)[20:]
+	w.sources[address(0)].Store(subscriber.Any, keys)
+	if got := backlog(); got != 10*block+5 {
+		t.Errorf("%v tokens charged before the device has the blocks", got)
+	}
+	w.sources[address(0)].Store(subscriber.Device, keys[:5])
+	if got := backlog(); got != 10*block+5 {
+		t.Errorf("%v tokens charged with part of the prompt computed", got)
+	}
+	w.sources[address(0)].Store(subscriber.Device, keys[5:])
+	if got := backlog(); got != 0 {
+		t.Errorf("%v tokens charged when the prompt is computed", got)
 	}
 }
 

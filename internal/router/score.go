@@ -12,8 +12,9 @@ type weights struct {
 
 // standing is one healthy endpoint as scoring sees it. Tokens throughout.
 type standing struct {
-	device int // leading prompt tokens in the device tier
-	any    int // leading prompt tokens in any tier, at least device
+	device int    // leading prompt tokens in the device tier
+	any    int    // leading prompt tokens in any tier, at least device
+	last   uint64 // key of the prompt's last whole block that could be reused, in this endpoint's block size; 0 when it was not matched here
 	load   load
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvsteer/kvsteer/kvindex"
 	"github.com/kvsteer/kvsteer/subscriber"
@@ -21,9 +22,11 @@ const (
 // Source writes the blocks of one endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
 // Store, Remove, Reset and Describe are called from one goroutine. Candidates read its state at any time.
 type Source struct {
-	pool   string
+	fleet  *fleet
+	at     int // position in the fleet
 	target *target
 	index  *kvindex.Index
+	now    func() time.Time
 	log    *slog.Logger
 	state  atomic.Pointer[sourceState] // written by the sink's goroutine
 }
@@ -55,11 +58,11 @@ func (r *Router) Source(pool, endpoint string) (*Source, error) {
 		if f.pool.Name() != pool {
 			continue
 		}
-		for _, t := range f.targets {
+		for i, t := range f.targets {
 			if t.endpoint.Addr() != endpoint {
 				continue
 			}
-			s := &Source{pool: pool, target: t, index: r.index, log: r.log.With("pool", pool, "endpoint", endpoint)}
+			s := &Source{fleet: f, at: i, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
 			s.state.Store(&sourceState{})
 			if !t.source.CompareAndSwap(nil, s) {
 				return nil, fmt.Errorf("source of endpoint %q in pool %q: already in use", endpoint, pool)
@@ -76,8 +79,11 @@ func (s *Source) Close() {
 	s.release()
 }
 
-// Store enters blocks. The first block after a reset takes a slot.
+// Store enters blocks, and lets the load ledger know of those that the engine has just computed. The first block after a reset takes a slot.
 func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
+	if tier == subscriber.Device {
+		s.fleet.confirm(s.at, keys, s.now())
+	}
 	state := *s.state.Load()
 	if state.problem != "" {
 		return

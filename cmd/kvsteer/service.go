@@ -68,7 +68,7 @@ func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
 	}
 	s.tokenizer, err = tokenize.New(tokenize.Options{
 		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cacheBytes(cfg), Concurrency: cfg.Tokenize.Concurrency,
-		MaxTokens: cfg.Limits.PromptTokens, Reached: s.reached, Metrics: tokenize.NewMetrics(reg),
+		MaxTokens: cfg.Limits.PromptTokens, Metrics: tokenize.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
@@ -176,25 +176,6 @@ func (s *service) subscribe(route *router.Router, metrics *subscriber.Metrics) e
 		}
 	}
 	return nil
-}
-
-// reached passes on to the endpoint's health what a call of its tokenizer showed.
-func (s *service) reached(poolName, address string, ok bool) {
-	for _, p := range s.pools.Pools() {
-		if p.Name() != poolName {
-			continue
-		}
-		for _, e := range p.Endpoints() {
-			if e.Addr() != address {
-				continue
-			}
-			if ok {
-				e.ReportOK()
-			} else {
-				e.ReportConnectError()
-			}
-		}
-	}
 }
 
 // missing is what keeps the router from being ready: a pool without an endpoint that is up.

@@ -11,6 +11,9 @@ const (
 // namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
 const MetadataNamespace = "kvsteer"
 
+// metadataTargets holds the two target headers, under their names, in the composite layout.
+const metadataTargets = "kvsteer.target"
+
 // Keys under [MetadataNamespace]. Values are strings but for the two token counts, which are numbers.
 const (
 	KeyDecisionID = "decision_id"
@@ -27,7 +30,9 @@ const (
 	ClusterRouter = "kvsteer_router" // the external-processing server
 	ClusterPick   = "kvsteer_pick"   // ORIGINAL_DST by HeaderTarget
 	ClusterSecond = "kvsteer_pick_2" // ORIGINAL_DST by HeaderSecond, composite layout only
-	ClusterNoPool = "kvsteer_no_fallback"
+
+	// ClusterNoFallback is a composite of these without a fallback, for requests that only a decision can place.
+	ClusterNoFallback = "kvsteer_no_fallback"
 )
 
 // PoolCluster is the composite cluster that a pool's route names.

@@ -1,0 +1,48 @@
+// Package enginesim is a simulated vLLM engine: what a router sees of one, without a model and without a GPU.
+//
+// It serves completions and chat (streamed and not), /tokenize, /v1/models, /health, /version, /load, /metrics and
+// /reset_prefix_cache as vLLM 0.32 does, and publishes KV cache events over ZMQ. What decides about routing is exact:
+//
+//   - Prefix cache and scheduler follow the rules of vLLM's V1 engine. Fed with the requests and generated tokens of
+//     recorded runs of the real engine (testdata), they give its event messages byte for byte, its evictions, duplicate
+//     copies and preemptions included, and its cached_tokens.
+//   - Block hashes are those of --prefix-caching-hash-algo sha256_cbor.
+//   - Tokens are the same on every engine, and a prompt that continues an earlier prompt with its answer begins with the
+//     same tokens.
+//
+// What a model would compute is made up. The tokenizer splits text by simple rules, about four characters to a token, and
+// takes a hash of each piece for its id. Answers are words drawn at random from the prompt; they end where max_tokens says,
+// a chat without a bound after 128 tokens. Time passes as [Timing] says, in steps as in the real engine: a step computes
+// one token of every answer and, with what room is left, prompts in order of arrival.
+//
+// Not simulated: the replay socket, render endpoints, sampling parameters, log probabilities, tool calls in answers,
+// multimodal input, report modes, several data parallel ranks.
+//
+// # Use
+//
+//	e, err := enginesim.New(enginesim.Options{
+//		BlockSize: 16,
+//		Blocks:    1024,
+//		Timing:    enginesim.Timing{PrefillRate: 8000, DecodeRate: 80},
+//		Events:    enginesim.Events{Connect: "tcp://127.0.0.1:5557", Topic: "kv-events"},
+//	})
+//	…
+//	go e.Run(ctx)
+//	<-e.Ready()
+//	fmt.Println("serving on", e.Addr())
+//
+// A prompt of 40 tokens to an empty engine of block size 16 stores two blocks, published when its first token is ready:
+//
+//	[1234.5, [{"type": "BlockStored", "block_hashes": [h0, h1], "parent_block_hash": nil, "token_ids": [t0 … t31], …}], 0]
+//
+// The same prompt again publishes nothing and reports 32 cached tokens. With 20 tokens of answer, of which the last is
+// never computed, the blocks end at token 59, so that a third block is stored on the way, with h1 as its parent.
+//
+// # Concurrency
+//
+// An Engine is made once and run once: Run returns when every goroutine it started has ended, with requests in flight cut.
+// One goroutine runs the steps; handlers add and abort sequences under the loop's mutex, and receive tokens through a
+// stream of their own. A step's events are numbered and queued for all subscribers before any of its tokens is delivered.
+// Messages to one subscriber are in order; a subscriber that is slow by more than 64 MiB misses messages and sees a gap in
+// the numbers, and never holds up the engine. Connections without a complete handshake are closed after ten seconds.
+package enginesim

@@ -71,6 +71,9 @@ func (x *exchange) pass(m *request, mode bodyMode) outcome {
 		}
 		var err error
 		if m, err = x.conv.Recv(); err != nil {
+			if o := ended(err); o == outcomeTooLarge { // the one end that is not the other side's
+				return o
+			}
 			return outcomePassthrough
 		}
 	}

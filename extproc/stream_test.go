@@ -1,8 +1,11 @@
 package extproc
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,6 +174,9 @@ func TestBuffered(t *testing.T) {
 			if d := cmp.Diff(tt.seen, got); d != "" {
 				t.Errorf("request seen by the decider (-want +got):\n%s", d)
 			}
+			if n := testutil.ToFloat64(s.metrics.invalid); (n == 1) != (tt.d == bad) {
+				t.Errorf("%v invalid endpoints counted", n)
+			}
 			for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom} {
 				want := 0.0
 				if k == tt.kind {
@@ -264,7 +270,8 @@ func TestUndeclaredBodySettledOnReceipt(t *testing.T) {
 }
 
 func TestPanicEndsTheStream(t *testing.T) {
-	s := newService(t, Options{Decider: deciderFunc(func(_ context.Context, r router.Request) router.Decision {
+	var log bytes.Buffer
+	s := newService(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Decider: deciderFunc(func(_ context.Context, r router.Request) router.Decision {
 		panic(string(r.Body))
 	})})
 	tests := []struct {
@@ -284,6 +291,9 @@ func TestPanicEndsTheStream(t *testing.T) {
 				t.Errorf("%v panics counted, want %d", n, i+1)
 			}
 		})
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || strings.Contains(log.String(), "secret") || !strings.Contains(log.String(), "value of type string") {
+		t.Errorf("log of %d lines: %s", n, log.String())
 	}
 }
 

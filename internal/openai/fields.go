@@ -90,7 +90,7 @@ func (p *parser) body() {
 
 func (p *parser) otherField(key []byte) {
 	if string(key) == "model" {
-		p.r.Model = p.text(maxModel)
+		p.r.Model = p.text()
 		return
 	}
 	p.skip()
@@ -99,7 +99,7 @@ func (p *parser) otherField(key []byte) {
 func (p *parser) field(key []byte) {
 	switch string(key) {
 	case "model":
-		p.r.Model = p.text(maxModel)
+		p.r.Model = p.text()
 	case "cache_salt":
 		p.salt()
 	case "add_special_tokens":
@@ -169,22 +169,22 @@ func (p *parser) optional() Raw {
 	return raw
 }
 
-// text reads a string of 1…limit bytes of UTF-8; everything else gives "".
-func (p *parser) text(limit int) string {
+// text reads a string of 1…maxText bytes of UTF-8; everything else gives "".
+func (p *parser) text() string {
 	if p.space() != '"' {
 		p.skip()
 		return ""
 	}
 	raw, escaped := p.str()
 	switch {
-	case p.broken || len(raw) > 6*limit+2: // an escape takes at most six bytes for one
+	case p.broken || len(raw) > 6*maxText+2: // an escape takes at most six bytes for one
 		return ""
 	case escaped:
 		raw = appendText(nil, raw)
 	default:
 		raw = raw[1 : len(raw)-1]
 	}
-	if len(raw) > limit || !utf8.Valid(raw) {
+	if len(raw) > maxText || !utf8.Valid(raw) {
 		return ""
 	}
 	return string(raw)
@@ -192,7 +192,7 @@ func (p *parser) text(limit int) string {
 
 func (p *parser) salt() {
 	absent := p.space() == 'n'
-	p.r.Salt = p.text(maxSalt)
+	p.r.Salt = p.text()
 	p.set(faultSalt, !absent && p.r.Salt == "")
 }
 
@@ -210,7 +210,7 @@ func (p *parser) xargs() {
 			continue
 		}
 		absent := p.space() == 'n'
-		mode := p.text(maxModel)
+		mode := p.text()
 		p.set(faultReportMode, !absent && mode != "incremental")
 	}
 }

@@ -96,12 +96,18 @@ func TestAppendTokenize(t *testing.T) {
 		{"text", completions, `{"model":"m","prompt": "p\u0000" ,"max_tokens":3}`, `{"model":"asked","prompt":"p\u0000"}`},
 		{"text in list", completions, `{"model":"m","prompt":["p"],"add_special_tokens":false}`, `{"model":"asked","prompt":"p","add_special_tokens":false}`},
 		{"chat", chats, `{"stream":true,"model":"m",` + m + `}`, `{"model":"asked",` + m + `}`},
-		{"effort into blank kwargs", chats, `{"model":"m",` + m + `,"reasoning_effort":"n\u006fne","chat_template_kwargs":{ }}`,
-			`{"model":"asked",` + m + `,"chat_template_kwargs":{"reasoning_effort":"n\u006fne","enable_thinking":false}}`},
-		{"effort beside kwargs", chats, `{"model":"m",` + m + `,"reasoning_effort":"low","chat_template_kwargs":{ "a":1 }}`,
-			`{"model":"asked",` + m + `,"chat_template_kwargs":{ "a":1 ,"reasoning_effort":"low","enable_thinking":true}}`},
-		{"effort wins over kwargs", chats, `{"model":"m",` + m + `,"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":null}}`,
-			`{"model":"asked",` + m + `,"chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":null,"reasoning_effort":"low"}}`},
+		{
+			"effort into blank kwargs", chats, `{"model":"m",` + m + `,"reasoning_effort":"n\u006fne","chat_template_kwargs":{ }}`,
+			`{"model":"asked",` + m + `,"chat_template_kwargs":{"reasoning_effort":"n\u006fne","enable_thinking":false}}`,
+		},
+		{
+			"effort beside kwargs", chats, `{"model":"m",` + m + `,"reasoning_effort":"low","chat_template_kwargs":{ "a":1 }}`,
+			`{"model":"asked",` + m + `,"chat_template_kwargs":{ "a":1 ,"reasoning_effort":"low","enable_thinking":true}}`,
+		},
+		{
+			"effort wins over kwargs", chats, `{"model":"m",` + m + `,"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":null}}`,
+			`{"model":"asked",` + m + `,"chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":null,"reasoning_effort":"low"}}`,
+		},
 		{"documents", chats, `{"model":"m",` + m + `,"documents":[1]}`, `{"model":"asked",` + m + `,"chat_template_kwargs":{"documents":[1]}}`},
 		{"kwargs alone", chats, `{"model":"m",` + m + `,"chat_template_kwargs":{"a":1},"tool_choice":"none"}`, `{"model":"asked",` + m + `,"chat_template_kwargs":{"a":1}}`},
 	} {

@@ -20,7 +20,7 @@ func slowParse(kind Kind, body []byte, limits Limits) Request {
 	if json.Unmarshal(body, &fields) != nil || fields == nil {
 		return refuse(ReasonNotJSON, "")
 	}
-	model := slowText(fields["model"], maxModel)
+	model := slowText(fields["model"], maxText)
 	switch {
 	case !utf8.Valid(body):
 		return refuse(ReasonBadUTF8, model)
@@ -38,7 +38,7 @@ func slowParse(kind Kind, body []byte, limits Limits) Request {
 		return nil
 	}
 	r := Request{Kind: kind, Model: model, AddSpecialTokens: Raw(fields["add_special_tokens"])}
-	r.Salt = slowText(fields["cache_salt"], maxSalt)
+	r.Salt = slowText(fields["cache_salt"], maxText)
 
 	var xargs, kwargs map[string]json.RawMessage
 	_ = json.Unmarshal(fields["vllm_xargs"], &xargs)

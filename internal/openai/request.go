@@ -3,6 +3,7 @@ package openai
 // Kind says which API a request belongs to.
 type Kind uint8
 
+// Kinds of requests.
 const (
 	None       Kind = iota // no JSON body to look at: not a POST, or an empty body
 	Completion             // POST …/v1/completions
@@ -13,6 +14,7 @@ const (
 // Form says how a request gives its prompt.
 type Form uint8
 
+// Forms of prompts.
 const (
 	NoPrompt Form = iota // none that can be keyed
 	Text                 // Prompt, one string
@@ -23,6 +25,7 @@ const (
 // Reason says why a prompt cannot be keyed exactly; one of a closed set, "" when it can.
 type Reason string
 
+// The closed set of reasons.
 const (
 	ReasonNoBody          Reason = "no_body"          // not a POST, or an empty body
 	ReasonCompressed      Reason = "compressed"       // content-encoding other than identity
@@ -102,8 +105,9 @@ const (
 	minDepth            = 16 // Parse itself descends to 6
 	maxDepth            = 1024
 
-	maxModel = 1024 // bytes of a model name
-	maxSalt  = 1024 // bytes of a cache salt; vLLM took any length before 0.30 and takes 128 characters since
+	// maxText is the longest model name and cache salt, in bytes. vLLM took salts of any length before 0.30 and takes 128
+	// characters since.
+	maxText = 1024
 )
 
 func (l Limits) withDefaults() Limits {

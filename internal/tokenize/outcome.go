@@ -5,6 +5,7 @@ import "fmt"
 // Outcome says how a lookup ended; one of a closed set.
 type Outcome string
 
+// What a lookup can come to. Given, Cached, OK and Shared have token ids, the others have none.
 const (
 	Given       Outcome = "given"       // the request carries its token ids; nothing was looked up
 	Cached      Outcome = "cached"      // found in the cache
@@ -17,7 +18,7 @@ const (
 	Refused     Outcome = "refused"     // the engine answered 4xx: it would refuse the request too, or /tokenize is closed
 	Failed      Outcome = "failed"      // the engine answered 5xx, or with a redirect
 	BadReply    Outcome = "bad_reply"   // an answer that is not a list of token ids, or that broke off
-	TooLong     Outcome = "too_long"    // more token ids than Options.MaxTokens
+	TooLong     Outcome = "too_long"    // more token ids than Options.MaxTokens, or a body that must have more
 	Unkeyable   Outcome = "unkeyable"   // the request has no prompt that can be asked for
 )
 

@@ -71,6 +71,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(errs...)
 }
 
+// promptToken is how many bytes of a body one token may take on average; prose takes about four, escaped text six. A body
+// beyond MaxTokens of these would keep the engine's tokenizer busy for a prompt that is too long to be matched.
+const promptToken = 32
+
 // Call names a prompt and who is to be asked for its token ids.
 type Call struct {
 	Pool     string          // part of the cache's key
@@ -130,10 +134,10 @@ func (t *Tokenizer) Close() { t.client.close() }
 
 // Cached returns the token ids if they are known without asking anybody.
 func (t *Tokenizer) Cached(c Call) (Result, bool) {
-	switch c.Request.Form {
-	case openai.Tokens:
+	switch {
+	case c.Request.Form == openai.Tokens:
 		return Result{Tokens: c.Request.Tokens, Outcome: Given}, true
-	case openai.NoPrompt:
+	case c.Request.Form == openai.NoPrompt || c.Request.Reason != "":
 		return Result{Outcome: Unkeyable}, false
 	}
 	start := t.o.Now()
@@ -159,6 +163,11 @@ func (t *Tokenizer) Tokens(ctx context.Context, c Call) (Result, error) {
 	buf := t.bodies.Get().(*[]byte)
 	all, prefix := appendBody((*buf)[:0], c)
 	*buf = all
+	if len(all)-prefix > t.o.MaxTokens*promptToken {
+		t.release(buf)
+		t.o.Metrics.observe(TooLong, t.o.Now().Sub(start))
+		return c.fail(answer{outcome: TooLong})
+	}
 	k := sum(all)
 	if e, ok := t.cache.get(k, start); ok {
 		t.release(buf)
@@ -223,11 +232,8 @@ func (f *flight) retry(endpoint string) bool {
 	if f.abandoned {
 		return true
 	}
-	switch f.result.Outcome {
-	case Unreachable, Failed, BadReply:
-		return f.endpoint != endpoint
-	}
-	return false
+	o := f.result.Outcome
+	return f.endpoint != endpoint && (o == Unreachable || o == Failed || o == BadReply)
 }
 
 // lead makes the call of f and tells those who wait for it.

@@ -137,6 +137,17 @@ func TestNoCallNeeded(t *testing.T) {
 	}
 }
 
+func TestHugePromptIsNotSent(t *testing.T) {
+	z, err := New(Options{MaxTokens: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := z.Tokens(t.Context(), call(t, "a:1", strings.Repeat("p", 10*promptToken)))
+	if r.Outcome != TooLong || err == nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func TestWhatIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fabric

@@ -58,6 +58,9 @@ func TestEnvoyAccepts(t *testing.T) {
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no golden files of layout %s: %v", s.layout, err)
 		}
+		if s.layout == LayoutComposite {
+			files = append(files, "testdata/existing.yaml")
+		}
 		path := binary(t, s.version)
 		for _, f := range files {
 			t.Run(s.version+"/"+filepath.Base(f), func(t *testing.T) {

@@ -214,7 +214,7 @@ func TestAnyOptions(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func(s ...string) string { return s[rng.IntN(len(s))] }
 	rendered := 0
-	for range 200 {
+	for range 25 {
 		o := Options{
 			Router:    pick("", "unix:/a b/\"c\"#", "[::1]:1", "10.0.0.1:65535"),
 			Listen:    pick("", "0.0.0.0:0"),
@@ -251,7 +251,7 @@ func TestAnyOptions(t *testing.T) {
 			t.Fatal("two renderings differ")
 		}
 	}
-	if rendered < 30 {
+	if rendered < 5 {
 		t.Errorf("only %d of the options were valid", rendered)
 	}
 }

@@ -75,7 +75,7 @@ func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
 	}
 	route, err := router.New(router.Options{
 		Pools: s.pools, Index: index, Tokenizer: s.tokenizer, APIKeys: keys, Budget: cfg.Budget.Std(),
-		Limits: openai.Limits{PromptTokens: cfg.Limits.PromptTokens},
+		Limits: openai.Limits{Body: int(cfg.Limits.Body.Bytes()), PromptTokens: cfg.Limits.PromptTokens},
 		Log:    log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
 	if err != nil {
@@ -143,7 +143,7 @@ func poolConfigs(cfg *config.Config) []pool.Config {
 	pools := make([]pool.Config, len(cfg.Pools))
 	for i, p := range cfg.Pools {
 		pools[i] = pool.Config{
-			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen,
+			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen, PrefillRate: float64(p.PrefillRate),
 			Match: pool.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		for _, e := range p.Endpoints {

@@ -1,7 +1,7 @@
 package blockhash
 
 // The hash input needs four CBOR types and null, in canonical form (RFC 8949, section 4.2.1: shortest heads, definite
-// lengths). It is encoded here and not by fxamacker/cbor, because the library's encoder takes values through interfaces:
+// lengths). A block's is encoded here and not by fxamacker/cbor, because the library's encoder takes values through interfaces:
 // it allocates per block and takes about as long as the SHA-256 itself. The tests hold this encoder against the library.
 const (
 	majorUnsigned = 0 << 5

@@ -3,6 +3,9 @@ package blockhash
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
 )
 
 // DefaultSeed is the text vLLM ≥ 0.29 hashes for NONE_HASH when PYTHONHASHSEED is not set.
@@ -17,7 +20,13 @@ func (d Digest) Uint64() uint64 { return binary.BigEndian.Uint64(d[24:]) }
 // NoneHash returns the parent of every first block, vLLM's NONE_HASH: SHA-256 of the CBOR text seed. The seed is
 // PYTHONHASHSEED verbatim when the engine has it set, even to "" or "random", else [DefaultSeed]. Releases up to 0.28
 // without PYTHONHASHSEED draw it at random, so their chains cannot be recomputed.
-func NoneHash(seed string) Digest { return sha256.Sum256(appendText(nil, seed)) }
+func NoneHash(seed string) Digest {
+	text, err := cbor.Marshal(seed)
+	if err != nil {
+		panic(fmt.Sprintf("blockhash: encode a string: %v", err)) // the library knows no string that it refuses
+	}
+	return sha256.Sum256(text)
+}
 
 // Item is one multimodal item that overlaps a block.
 type Item struct {

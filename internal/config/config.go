@@ -25,7 +25,7 @@ type Config struct {
 
 // Limits bounds what one request and all requests together may take.
 type Limits struct {
-	Body         Size `yaml:"body" default:"32MiB" doc:"Longest request body: Envoy answers 413 beyond it. Range: 1KiB to 1GiB."`
+	Body         Size `yaml:"body" default:"32MiB" doc:"Longest request body: Envoy answers 413 beyond it. Range: 1MiB to 1GiB."`
 	Bodies       Size `yaml:"bodies" default:"1GiB" doc:"Bytes of all bodies held by the router at one time; requests beyond it are routed by load without reading them. At least limits.body plus 1MiB."`
 	PromptTokens int  `yaml:"prompt_tokens" default:"262144" doc:"Longest prompt that is matched, in tokens; longer ones are routed by load. Range: 1 to 16777216."`
 }
@@ -53,6 +53,7 @@ type Pool struct {
 	Models      []string   `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
 	Adapters    []string   `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
 	MaxModelLen int        `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
+	PrefillRate int        `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
 	APIKeyFile  string     `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, sent as Authorization: Bearer."`
 	Match       Match      `yaml:"match"`
 	Fallback    string     `yaml:"fallback" default:"endpoints" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool) or none (answer 503)."`

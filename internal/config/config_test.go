@@ -34,7 +34,7 @@ func TestParseFillsDefaults(t *testing.T) {
 	want.Budget = Duration(300 * time.Millisecond)
 	want.Limits.Body = 16 << 20
 	want.Pools = []Pool{{
-		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, Fallback: "endpoints",
+		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, PrefillRate: 8000, Fallback: "endpoints",
 		Endpoints: []Endpoint{
 			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557"}},
 			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv"}},

@@ -19,7 +19,7 @@ func (d *decoder) validate(c *Config) {
 	d.loopback("admin", c.Admin)
 	d.duration("budget", c.Budget, time.Millisecond, time.Minute)
 	d.duration("drain", c.Drain, 0, 10*time.Minute)
-	d.size("limits.body", c.Limits.Body, 1<<10, 1<<30)
+	d.size("limits.body", c.Limits.Body, 1<<20, 1<<30) // Envoy does not lower its own limit of 1 MiB
 	// A stream holds its headers too: 1 MiB covers what Envoy lets through.
 	if c.Limits.Bodies < c.Limits.Body+1<<20 {
 		d.at("limits.bodies", "%s is below limits.body (%s) plus 1MiB", c.Limits.Bodies, c.Limits.Body)
@@ -158,6 +158,7 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	if p.MaxModelLen < 0 {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
+	d.number(path+".prefill_rate", p.PrefillRate, 1, 10_000_000)
 	if p.Fallback != "endpoints" && p.Fallback != "none" {
 		d.at(path+".fallback", "%q is neither endpoints nor none", p.Fallback)
 	}

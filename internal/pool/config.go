@@ -14,6 +14,7 @@ type Config struct {
 	Models      []string // served names of the base weights, the first is canonical; at least one
 	Adapters    []string // served names of adapters on these weights
 	MaxModelLen int      // prompt and answer in tokens that the engines accept; 0 means not known
+	PrefillRate float64  // estimated prefill speed of one endpoint in tokens per second; 0 means not known
 	Match       Match    // what Envoy knows about a request of this pool without its body
 	Endpoints   []string // ip:port, unique among all pools
 }

@@ -156,5 +156,8 @@ func (p *Pool) Name() string { return p.config.Name }
 // MaxModelLen is the configured length of prompt and answer in tokens, 0 when not known.
 func (p *Pool) MaxModelLen() int { return p.config.MaxModelLen }
 
+// PrefillRate is the estimated prefill speed of one endpoint in prompt tokens per second, 0 when not known.
+func (p *Pool) PrefillRate() float64 { return p.config.PrefillRate }
+
 // Endpoints returns the pool's endpoints, healthy or not, in the order of the configuration. The slice must not be changed.
 func (p *Pool) Endpoints() []*Endpoint { return p.endpoints }

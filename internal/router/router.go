@@ -34,7 +34,8 @@ type Options struct {
 	// Limits bound what is read of a body, and the tokens of a prompt that is matched.
 	Limits openai.Limits
 
-	// PrefillRate is the estimated speed of one endpoint in prompt tokens per second, at which charged tokens are worked off. Default 8,000.
+	// PrefillRate is the estimated speed of one endpoint in prompt tokens per second, at which charged tokens are worked off, in pools
+	// that name none of their own. Default 8,000.
 	PrefillRate float64
 	// TierWeight is the worth of a token held outside of the device, in device tokens: 0 to 1. Default 0.8; negative for none.
 	TierWeight float64
@@ -127,7 +128,11 @@ func New(o Options) (*Router, error) {
 	}
 	r.scratch.New = func() any { return new(scratch) }
 	for _, p := range o.Pools.Pools() {
-		r.fleets = append(r.fleets, newFleet(p, o.PrefillRate))
+		rate := p.PrefillRate()
+		if rate == 0 {
+			rate = o.PrefillRate
+		}
+		r.fleets = append(r.fleets, newFleet(p, rate))
 	}
 	o.Metrics.router.Store(r)
 	return r, nil

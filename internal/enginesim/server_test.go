@@ -453,6 +453,25 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// TestFullQueue wants a request to be refused when too many wait.
+func TestFullQueue(t *testing.T) {
+	e := start(t, Options{Timing: Timing{DecodeRate: 1, MaxRunning: 1}})
+	seqs := make([]*sequence, maxWaiting)
+	for i := range seqs {
+		seqs[i] = newSequence(e.hasher, nil, "", []uint32{1}, 1000)
+		seqs[i].next = func(int) uint32 { return 0 }
+	}
+	e.loop.submit(seqs)
+	eventually(t, "one runs", func() bool { return e.loop.load().running == 1 })
+	c := newClient(t)
+	if status, body := postJSON(t, c, e, "/v1/completions", `{"prompt":"a","n":2}`); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, body := getBody(t, c, e, "/load"); body != fmt.Sprintf(`{"server_load":%d}`, maxWaiting) {
+		t.Errorf("load: %s", body)
+	}
+}
+
 // TestStop wants Run to cut a running stream and to return.
 func TestStop(t *testing.T) {
 	e, err := New(Options{Timing: Timing{DecodeRate: 1000}})

@@ -36,8 +36,8 @@ func TestTiming(t *testing.T) {
 		},
 		"slowdown": { // two in decode take 1.5 times as long each; the second prefill delays the first answer
 			Timing{PrefillRate: 1000, DecodeRate: 100, Slowdown: 0.5},
-			[]arrival{{0, 10, 5}, {10 * ms, 3, 3}},
-			[]outcome{{10 * ms, 10*ms + 13*ms + 2*15*ms + 10*ms}, {13 * ms, 13*ms + 2*15*ms}},
+			[]arrival{{0, 10, 5}, {5 * ms, 3, 3}},
+			[]outcome{{10 * ms, 10*ms + 13*ms + 2*15*ms + 10*ms}, {18 * ms, 18*ms + 2*15*ms}},
 		},
 		"queue": { // one at a time; the second finds 48 of its tokens
 			Timing{PrefillRate: 1000, MaxRunning: 1},

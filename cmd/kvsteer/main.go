@@ -1,8 +1,10 @@
-// Command kvsteer steers requests for large language models to the engine that holds their prefix.
+// Command kvsteer routes LLM requests behind Envoy to the engine replica that already holds most of their prompt.
 package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,15 +14,56 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+// cli is the whole command line. Each command is a struct of its flags with a Run method in the file of its name.
 type cli struct {
-	Engine engineCmd `cmd:"" help:"Run a simulated engine."`
+	Serve   serveCmd   `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
+	Envoy   envoyCmd   `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
+	Demo    demoCmd    `cmd:"" help:"Show kvsteer on a real Envoy with simulated engines, beside round robin."`
+	Engine  engineCmd  `cmd:"" help:"Run a simulated engine, for demos and tests."`
+	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
-func main() {
+const description = `kvsteer sends each LLM request to the engine replica that already holds most of its prompt in its KV cache.
+
+It runs beside Envoy as an external processor: "kvsteer serve" decides, "kvsteer envoy" prints the Envoy side.`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run returns the exit status: 0 done, 1 the command could not do its work, 2 the command line is wrong.
+func run(args []string, stdout, stderr io.Writer) int {
+	// The first signal asks the command to end; the default action is back for a second one.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	k := kong.Parse(&cli{}, kong.Name("kvsteer"), kong.UsageOnError(),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(os.Stdout, (*io.Writer)(nil)),
-		kong.Bind(slog.New(slog.NewTextHandler(os.Stderr, nil))))
-	k.FatalIfErrorf(k.Run())
+	context.AfterFunc(ctx, stop)
+
+	var c cli
+	exit := -1
+	parser, err := kong.New(&c, kong.Name("kvsteer"), kong.Description(description), kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { exit = code }), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.BindTo(stdout, (*io.Writer)(nil)),
+		kong.Bind(slog.New(slog.NewTextHandler(stderr, nil))))
+	if err != nil {
+		fmt.Fprintln(stderr, "kvsteer:", err)
+		return 2
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if exit >= 0 {
+		return exit // --help was printed
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "kvsteer: %v; see kvsteer --help\n", err)
+		return 2
+	}
+	err = parsed.Run()
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return 130 // ended by a signal, as asked
+	}
+	fmt.Fprintln(stderr, "kvsteer:", err)
+	return 1
 }

@@ -1,0 +1,60 @@
+# kvsteer: every task of the project. "make help" lists them.
+
+GO      ?= go
+ARGS    ?=
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+TOOLS   := $(GO) tool -modfile=tools/go.mod
+
+# Race-detected end-to-end tests on two cores take minutes; the bound is for a hang.
+TEST_TIMEOUT ?= 20m
+FUZZ_TIME    ?= 20s
+BENCH        ?= .
+BENCH_TIME   ?= 1s
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint bench fuzz soak format generate clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  make demo ARGS="--json FILE"   options of the demo: see bin/kvsteer demo --help'
+
+build: ## Build the static binary bin/kvsteer
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kvsteer ./cmd/kvsteer
+
+demo: build ## Show kvsteer on a real Envoy with simulated engines, beside round robin (about a minute)
+	@envoy="$$(scripts/envoy.sh)" && exec env ENVOY="$$envoy" bin/kvsteer demo $(ARGS)
+
+test: build ## Run all tests with the race detector, end-to-end tests on real Envoys included
+	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_ENVOY_1_37="$$(scripts/envoy.sh 1.37.0)" && \
+	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 && \
+	$(GO) vet ./... && $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+
+lint: ## Check format, vet and lint
+	@unformatted="$$($(TOOLS) gofumpt -l $$(git ls-files '*.go'))"; \
+	if [ -n "$$unformatted" ]; then echo "not formatted (make format):"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOLS) golangci-lint run ./...
+
+format: ## Format the code
+	$(TOOLS) gofumpt -w $$(git ls-files '*.go')
+
+bench: ## Run the benchmarks (BENCH=regexp BENCH_TIME=1s)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem $(ARGS) ./internal/... ./kvindex ./subscriber ./extproc
+
+fuzz: ## Run every fuzz target for FUZZ_TIME each
+	@for package in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+	    echo "$$package $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZ_TIME) $$package || exit 1; \
+	  done; \
+	done
+
+soak: build ## Run the soak test on the real Envoy: 500 streams for 60 s, 2,000 long answers open
+	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && export KVSTEER_ENVOY_1_40 && \
+	$(GO) test -tags soak -run '^TestSoak' -count 1 -v -timeout 15m $(ARGS) ./e2e
+
+generate: ## Write the generated parts of docs/ again
+	$(GO) test ./internal/repocheck -run '^TestDocs' -count 1 -update
+
+clean: ## Remove what the targets built and fetched
+	rm -rf bin .envoy

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+
+	"github.com/kvsteer/kvsteer/internal/demo"
+)
+
+type demoCmd struct {
+	Envoy string `help:"Envoy binary; default: $ENVOY, else envoy on PATH." env:"ENVOY" placeholder:"PATH"`
+	Port  int    `help:"First of the loopback ports used." default:"18080"`
+	JSON  string `name:"json" help:"Also write the figures to this file." placeholder:"FILE"`
+	Keep  bool   `help:"After the table, leave everything running until Ctrl-C and print the URLs."`
+}
+
+// Run shows the demo; it needs an Envoy.
+func (c *demoCmd) Run(ctx context.Context, out io.Writer) error {
+	if c.Port < 1024 || c.Port > 65000 {
+		return fmt.Errorf("--port %d is not in the range 1024 to 65000", c.Port)
+	}
+	if c.Envoy == "" {
+		path, err := exec.LookPath("envoy")
+		if err != nil {
+			return errors.New("no Envoy found: run \"make demo\", which fetches one, or set ENVOY to an Envoy binary (1.37 or newer)")
+		}
+		c.Envoy = path
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the kvsteer binary: %w", err)
+	}
+	return demo.Run(ctx, demo.Options{Kvsteer: self, Envoy: c.Envoy, Port: c.Port, JSON: c.JSON, Keep: c.Keep, Out: out})
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/kvsteer/kvsteer/internal/config"
+)
+
+type serveCmd struct {
+	Config string     `help:"Configuration file." required:"" placeholder:"FILE" type:"path"`
+	Check  bool       `help:"Check the configuration, say what is wrong with it, and end."`
+	Level  slog.Level `name:"log-level" help:"debug, info, warn or error." default:"info"`
+	Format string     `name:"log-format" help:"text or json." enum:"text,json" default:"text"`
+}
+
+// Run serves until a signal asks it to end.
+func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
+	cfg, err := config.Load(c.Config)
+	if err != nil {
+		return err
+	}
+	log := slog.New(c.handler())
+	s, err := newService(cfg, log)
+	if err != nil {
+		return err
+	}
+	if c.Check {
+		_, err := fmt.Fprintf(out, "%s is good: %s\n", c.Config, summary(cfg))
+		return err
+	}
+	return s.run(ctx)
+}
+
+func (c *serveCmd) handler() slog.Handler {
+	options := &slog.HandlerOptions{Level: c.Level}
+	if c.Format == "json" {
+		return slog.NewJSONHandler(os.Stderr, options)
+	}
+	return slog.NewTextHandler(os.Stderr, options)
+}
+
+func summary(cfg *config.Config) string {
+	endpoints, sources := 0, 0
+	for _, p := range cfg.Pools {
+		endpoints += len(p.Endpoints)
+		for _, e := range p.Endpoints {
+			if !e.Events.None() {
+				sources++
+			}
+		}
+	}
+	return fmt.Sprintf("%d pools, %d endpoints, %d of them with events", len(cfg.Pools), endpoints, sources)
+}

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvsteer/kvsteer/internal/lab"
+)
+
+// turnResult is one turn of a conversation as its client saw it.
+type turnResult struct {
+	conversation, turn int
+	reply              lab.Reply
+}
+
+// converse holds conversations of several turns, some at the same time, and returns every turn. Between two turns of one
+// conversation it waits until the router has applied the events of the first, as a person's reading time would.
+func converse(t *testing.T, site *lab.Site, conversations, turns, parallel int) []turnResult {
+	t.Helper()
+	client := site.Client()
+	defer client.Close()
+	var mu sync.Mutex
+	var all []turnResult
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, parallel)
+	for c := range conversations {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			rng := rand.New(rand.NewPCG(11, uint64(c)))
+			messages := []lab.Message{{Role: "system", Content: fmt.Sprintf("You serve tenant %d. ", c%5) + prose(rand.New(rand.NewPCG(3, uint64(c%5))), 300)}}
+			for turn := range turns {
+				messages = append(messages, lab.Message{Role: "user", Content: prose(rng, 40+rng.IntN(120))})
+				reply := client.Chat(t.Context(), lab.ChatRequest{Model: "sim", Messages: messages, MaxTokens: 20 + rng.IntN(60)})
+				mu.Lock()
+				all = append(all, turnResult{c, turn, reply})
+				mu.Unlock()
+				messages = append(messages, lab.Message{Role: "assistant", Content: reply.Text})
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+// prose returns n words that the generator draws.
+func prose(rng *rand.Rand, n int) string {
+	const letters = "etaoinshrdlucmfwypvbgkjqxz"
+	words := make([]string, n)
+	for i := range words {
+		word := make([]byte, 2+rng.IntN(8))
+		for j := range word {
+			word[j] = letters[rng.IntN(rng.IntN(len(letters))+1)]
+		}
+		words[i] = string(word)
+	}
+	return strings.Join(words, " ")
+}
+
+// TestFollowUpsReachTheHolder is the main job: follow-up turns go to a replica that holds their prefix, and what the router
+// predicted is what the engine then reports.
+func TestFollowUpsReachTheHolder(t *testing.T) {
+	const conversations, turns, block = 40, 5, 16
+	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{
+		{Name: "chat", Model: "sim", Engines: 4, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}},
+	}})
+	all := converse(t, site, conversations, turns, 8)
+	entries, err := site.ReadLog(t.Context(), len(all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byRequest := map[string]lab.LogEntry{}
+	for _, e := range entries {
+		byRequest[e.RequestID] = e
+	}
+
+	followUps, held, predicted := 0, 0, 0
+	last := map[int]lab.Reply{} // the turn before, by conversation
+	perEndpoint := map[string]int{}
+	for turn := range turns {
+		for _, r := range all {
+			if r.turn != turn {
+				continue
+			}
+			if !r.reply.OK() {
+				t.Fatalf("conversation %d turn %d: status %d %s, error %v", r.conversation, r.turn, r.reply.Status, r.reply.Body, r.reply.Err)
+			}
+			entry, ok := byRequest[r.reply.RequestID]
+			if !ok {
+				t.Fatalf("the access log lacks request %q", r.reply.RequestID)
+			}
+			perEndpoint[entry.Upstream]++
+			if entry.Upstream != entry.Endpoint {
+				t.Errorf("the router chose %s, Envoy went to %s", entry.Endpoint, entry.Upstream)
+			}
+			if turn > 0 {
+				followUps++
+				// A replica holds the prefix when it reports the previous prompt cached, but for its last, partial block.
+				if r.reply.CachedTokens >= last[r.conversation].PromptTokens-block {
+					held++
+				}
+				if int(entry.Prompt) != r.reply.PromptTokens {
+					t.Errorf("the router counted %v prompt tokens, the engine %d", entry.Prompt, r.reply.PromptTokens)
+				}
+				if difference := int(entry.Matched) - r.reply.CachedTokens; difference >= -block && difference <= block {
+					predicted++
+				}
+			}
+			last[r.conversation] = r.reply
+		}
+	}
+	t.Logf("%d follow-ups: %d reached a holder, %d predicted within one block; requests per endpoint %v", followUps, held, predicted, perEndpoint)
+	if want := conversations * (turns - 1); followUps != want {
+		t.Fatalf("%d follow-ups, want %d", followUps, want)
+	}
+	if held*100 < followUps*95 {
+		t.Errorf("%d of %d follow-ups reached a holder, want at least 95 %%", held, followUps)
+	}
+	if predicted*100 < followUps*95 {
+		t.Errorf("%d of %d follow-ups had the cached tokens that were predicted, want at least 95 %%", predicted, followUps)
+	}
+	if len(perEndpoint) != 4 {
+		t.Errorf("%d of 4 endpoints were used: %v", len(perEndpoint), perEndpoint)
+	}
+}

@@ -1,0 +1,91 @@
+package envoy
+
+import (
+	"net/netip"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// A prefill of hundreds of thousands of tokens sends nothing for minutes, and Envoy counts that as idle.
+	streamIdleTimeout = 600 * time.Second
+
+	// uvicorn, the web server of vLLM and SGLang, closes idle connections after 5 s. A request on a connection that the engine is
+	// closing is a 503 that Envoy does not retry, so Envoy lets go of it first.
+	upstreamIdleTimeout = 3 * time.Second
+
+	connectTimeout  = time.Second            // to engines
+	routerTimeout   = 250 * time.Millisecond // to connect to the router
+	cleanupInterval = 60 * time.Second       // of addresses that no request named for so long
+
+	// Circuit breakers are raised out of the way: the defaults (1,024 requests, 3 retries) turn load into 503s, and how much an
+	// engine gets is the router's business.
+	noLimit = 100_000
+
+	// maxProgram bounds a regular expression, in RE2 instructions: one per character or so.
+	maxProgram = 1000
+
+	internalPrefix = "x-envoy-" // Envoy obeys such headers (retries, timeouts) also when clients send them
+)
+
+// builder makes the parts of one bootstrap.
+type builder struct {
+	Options
+	layout Layout
+	err    error // first failure to pack a message
+}
+
+func (b *builder) bootstrap() *bootstrapv3.Bootstrap {
+	return &bootstrapv3.Bootstrap{
+		Admin: &bootstrapv3.Admin{Address: socketAddress(b.Admin)},
+		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
+			Name: "kvsteer",
+			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
+				"re2.max_program_size.error_level": structpb.NewNumberValue(maxProgram),
+			}}},
+		}}},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
+			Listeners: b.listeners(),
+			Clusters:  b.clusters(),
+		},
+	}
+}
+
+// pack wraps a typed extension config.
+func (b *builder) pack(m proto.Message) *anypb.Any {
+	a, err := anypb.New(m)
+	if err != nil && b.err == nil {
+		b.err = err
+	}
+	return a
+}
+
+// targetHeaders are the headers that exist only inside Envoy.
+func targetHeaders() []string { return []string{HeaderTarget, HeaderSecond} }
+
+// secretHeaders may hold credentials. The router needs none, so it is sent none.
+func secretHeaders() []string {
+	return []string{"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key"}
+}
+
+// socketAddress takes a validated ip:port.
+func socketAddress(s string) *corev3.Address {
+	a := netip.MustParseAddrPort(s)
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       a.Addr().String(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
+	}}}
+}
+
+func duration(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
+
+func u32(v uint32) *wrapperspb.UInt32Value { return wrapperspb.UInt32(v) }
+
+func yes() *wrapperspb.BoolValue { return wrapperspb.Bool(true) }

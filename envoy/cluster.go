@@ -1,0 +1,236 @@
+package envoy
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	compositev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/composite/v3"
+	headermutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+const upstreamOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+func (b *builder) clusters() []*clusterv3.Cluster {
+	var cs []*clusterv3.Cluster
+	for _, p := range b.Pools {
+		if p.Fallback == FallbackEndpoints {
+			cs = append(cs, b.composite(PoolCluster(p.Name), b.members(p)))
+		}
+	}
+	if b.needsDecision() {
+		cs = append(cs, b.composite(ClusterNoFallback, b.choices()))
+	}
+	cs = append(cs, b.byDecision(ClusterPick, HeaderTarget))
+	if b.layout == LayoutComposite {
+		cs = append(cs, b.byDecision(ClusterSecond, HeaderSecond))
+	}
+	for _, p := range b.Pools {
+		if p.Fallback == FallbackEndpoints {
+			cs = append(cs, b.fallback(p))
+		}
+	}
+	return append(cs, b.router())
+}
+
+// choices are the clusters that dial what the router chose. The compat layout knows the first choice only: before 1.40 a member that
+// finds no host ends the request, and there the headers are hidden (so gone) at the first attempt.
+func (b *builder) choices() []string {
+	if b.layout == LayoutComposite {
+		return []string{ClusterPick, ClusterSecond}
+	}
+	return []string{ClusterPick}
+}
+
+// members are the clusters that a pool's decided requests try in turn, one an attempt. The fallback stands there twice because its
+// first endpoint may be the dead first choice again, which Envoy does not know for the same host.
+func (b *builder) members(p Pool) []string {
+	return append(b.choices(), FallbackCluster(p.Name), FallbackCluster(p.Name))
+}
+
+func (b *builder) composite(name string, members []string) *clusterv3.Cluster {
+	config := &compositev3.ClusterConfig{}
+	for _, m := range members {
+		config.Clusters = append(config.Clusters, &compositev3.ClusterConfig_ClusterEntry{Name: m})
+	}
+	return &clusterv3.Cluster{
+		Name:           name,
+		ConnectTimeout: duration(connectTimeout),
+		LbPolicy:       clusterv3.Cluster_CLUSTER_PROVIDED,
+		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+			Name:        "envoy.clusters.composite",
+			TypedConfig: b.pack(config),
+		}},
+		CircuitBreakers:               unlimited(),
+		TypedExtensionProtocolOptions: b.engineProtocol(b.layout == LayoutCompat),
+	}
+}
+
+// byDecision dials the address that the router set in a header. In the composite layout the address has moved on to metadata: see
+// [builder.moveTargets].
+func (b *builder) byDecision(name, header string) *clusterv3.Cluster {
+	lb := &clusterv3.Cluster_OriginalDstLbConfig{UseHttpHeader: true, HttpHeaderName: header}
+	if b.layout == LayoutComposite {
+		lb = &clusterv3.Cluster_OriginalDstLbConfig{MetadataKey: &metadatav3.MetadataKey{
+			Key: metadataTargets,
+			Path: []*metadatav3.MetadataKey_PathSegment{{
+				Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: header},
+			}},
+		}}
+	}
+	return &clusterv3.Cluster{
+		Name:                          name,
+		ClusterDiscoveryType:          &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+		LbPolicy:                      clusterv3.Cluster_CLUSTER_PROVIDED,
+		ConnectTimeout:                duration(connectTimeout),
+		CleanupInterval:               duration(cleanupInterval),
+		LbConfig:                      &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: lb},
+		CircuitBreakers:               unlimited(),
+		UpstreamConnectionOptions:     tcpKeepalive(),
+		TypedExtensionProtocolOptions: b.engineProtocol(false),
+	}
+}
+
+func (b *builder) fallback(p Pool) *clusterv3.Cluster {
+	name := FallbackCluster(p.Name)
+	policy := clusterv3.Cluster_LEAST_REQUEST
+	if b.Balance == RoundRobin {
+		policy = clusterv3.Cluster_ROUND_ROBIN
+	}
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		LbPolicy:             policy,
+		ConnectTimeout:       duration(connectTimeout),
+		// Panic mode spreads requests over all endpoints, healthy or not; at 1 % it begins when none is healthy.
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 1}},
+		HealthChecks: []*corev3.HealthCheck{{
+			Timeout:            duration(3 * time.Second),
+			Interval:           duration(2 * time.Second),
+			NoTrafficInterval:  duration(2 * time.Second),
+			UnhealthyThreshold: u32(2),
+			HealthyThreshold:   u32(1),
+			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{
+				HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: "/health"},
+			},
+		}},
+		CircuitBreakers:               unlimited(),
+		UpstreamConnectionOptions:     tcpKeepalive(),
+		TypedExtensionProtocolOptions: b.engineProtocol(b.layout == LayoutCompat),
+		LoadAssignment:                assignment(name, addresses(p.Endpoints)),
+	}
+}
+
+func (b *builder) router() *clusterv3.Cluster {
+	address := &corev3.Address{}
+	if file, unix := unixPath(b.Router); unix {
+		address.Address = &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: file}}
+	} else {
+		address = socketAddress(b.Router)
+	}
+	return &clusterv3.Cluster{
+		Name:                 ClusterRouter,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       duration(routerTimeout),
+		// Without panic mode a router that fails its checks gets no streams: requests fall back at once, not after the timeout.
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
+		HealthChecks: []*corev3.HealthCheck{{
+			Timeout:            duration(time.Second),
+			Interval:           duration(time.Second),
+			NoTrafficInterval:  duration(time.Second),
+			UnhealthyThreshold: u32(2),
+			HealthyThreshold:   u32(1),
+			HealthChecker:      &corev3.HealthCheck_GrpcHealthCheck_{GrpcHealthCheck: &corev3.HealthCheck_GrpcHealthCheck{}},
+		}},
+		CircuitBreakers: unlimited(),
+		TypedExtensionProtocolOptions: b.protocol(&upstreamv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
+				ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
+					ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+						Http2ProtocolOptions: &corev3.Http2ProtocolOptions{ConnectionKeepalive: &corev3.KeepaliveSettings{
+							Interval: duration(30 * time.Second),
+							Timeout:  duration(5 * time.Second),
+						}},
+					},
+				},
+			},
+		}),
+		LoadAssignment: assignment(ClusterRouter, []*corev3.Address{address}),
+	}
+}
+
+// engineProtocol is HTTP/1.1 with the idle timeout. With hide it removes the decision's headers when the host is chosen; Envoy runs
+// such filters of the cluster that a route names and none of a composite's members. What they remove is gone for the next attempt.
+func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
+	o := &upstreamv3.HttpProtocolOptions{
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: duration(upstreamIdleTimeout)},
+		UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+					HttpProtocolOptions: &corev3.Http1ProtocolOptions{},
+				},
+			},
+		},
+	}
+	if hide {
+		mutation := &headermutationv3.HeaderMutation{Mutations: &headermutationv3.Mutations{RequestMutations: removals(targetHeaders())}}
+		o.HttpFilters = []*hcmv3.HttpFilter{
+			{
+				Name:       "envoy.filters.http.header_mutation",
+				ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(mutation)},
+			},
+			{
+				Name:       "envoy.filters.http.upstream_codec",
+				ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(&codecv3.UpstreamCodec{})},
+			},
+		}
+	}
+	return b.protocol(o)
+}
+
+func (b *builder) protocol(o *upstreamv3.HttpProtocolOptions) map[string]*anypb.Any {
+	return map[string]*anypb.Any{upstreamOptions: b.pack(o)}
+}
+
+func unlimited() *clusterv3.CircuitBreakers {
+	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+		MaxConnections:     u32(noLimit),
+		MaxPendingRequests: u32(noLimit),
+		MaxRequests:        u32(noLimit),
+		MaxRetries:         u32(noLimit),
+	}}}
+}
+
+// tcpKeepalive notices a host that died without a word while a request waits for its answer, after about a minute.
+func tcpKeepalive() *clusterv3.UpstreamConnectionOptions {
+	return &clusterv3.UpstreamConnectionOptions{TcpKeepalive: &corev3.TcpKeepalive{
+		KeepaliveTime:     u32(30),
+		KeepaliveInterval: u32(10),
+		KeepaliveProbes:   u32(3),
+	}}
+}
+
+func addresses(endpoints []string) []*corev3.Address {
+	as := make([]*corev3.Address, len(endpoints))
+	for i, e := range endpoints {
+		as[i] = socketAddress(e)
+	}
+	return as
+}
+
+func assignment(cluster string, as []*corev3.Address) *endpointv3.ClusterLoadAssignment {
+	group := &endpointv3.LocalityLbEndpoints{}
+	for _, a := range as {
+		group.LbEndpoints = append(group.LbEndpoints, &endpointv3.LbEndpoint{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: a}},
+		})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{group}}
+}

@@ -1,0 +1,177 @@
+package envoy
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.golden.yaml")
+
+// goldenCase is one configuration, rendered in both layouts.
+type goldenCase struct {
+	name    string
+	options Options
+}
+
+func goldenCases() []goldenCase {
+	chat := Pool{Name: "chat", Endpoints: []string{"10.0.0.11:8000", "10.0.0.12:8000"}}
+	embed := Pool{Name: "embed", Endpoints: []string{"10.0.0.21:8000"}}
+	with := func(p Pool, m Match) Pool { p.Match = m; return p }
+	none := func(p Pool) Pool { p.Fallback = FallbackNone; return p }
+	return []goldenCase{
+		{"one_pool", Options{Pools: []Pool{chat}}},
+		{"hosts", Options{Pools: []Pool{with(chat, Match{Host: "Chat.example.com"}), with(embed, Match{Host: "embed.example.com"})}}},
+		{"path_prefixes", Options{Pools: []Pool{with(chat, Match{PathPrefix: "/chat"}), with(embed, Match{PathPrefix: "/embed.v2"})}}},
+		{"headers", Options{Pools: []Pool{
+			with(chat, Match{HeaderName: "X-Pool", HeaderValue: "chat"}),
+			with(embed, Match{HeaderName: "X-Pool", HeaderValue: "embed"}),
+		}}},
+		{"mixed_keys", Options{Pools: []Pool{
+			with(chat, Match{Host: "llm.example.com", PathPrefix: "/chat"}),
+			with(embed, Match{PathPrefix: "/embed"}),
+			none(Pool{Name: "code", Match: Match{Host: "llm.example.com"}, Endpoints: []string{"10.0.0.31:8000"}}),
+			none(Pool{Name: "small", Endpoints: []string{"10.0.0.41:8000"}}),
+		}}},
+		{"fallback_none", Options{Pools: []Pool{none(chat), none(embed)}}},
+		{"unix_socket", Options{Router: "unix:/run/kvsteer/extproc.sock", AccessLog: "/var/log/envoy/kvsteer.log", Pools: []Pool{chat}}},
+		{"all_paths", Options{AllPaths: true, Pools: []Pool{with(chat, Match{PathPrefix: "/chat"}), with(embed, Match{Host: "embed.example.com", PathPrefix: "/embed"})}}},
+		{"ipv6", Options{
+			Router: "[::1]:9002", Listen: "[::]:8080", Admin: "[::1]:9901", Balance: RoundRobin,
+			Pools: []Pool{{Name: "chat", Endpoints: []string{"[2001:db8::11]:8000", "[2001:db8::12]:8000"}}},
+		}},
+	}
+}
+
+func goldenFile(layout Layout, name string) string {
+	return filepath.Join("testdata", string(layout)+"_"+name+".golden.yaml")
+}
+
+// releases are the oldest Envoy of each layout.
+func releases() map[Layout]string {
+	return map[Layout]string{LayoutComposite: "1.40.0", LayoutCompat: "1.37.0"}
+}
+
+func TestGolden(t *testing.T) {
+	want := map[string]bool{}
+	for layout, version := range releases() {
+		for _, c := range goldenCases() {
+			file := goldenFile(layout, c.name)
+			want[file] = true
+			t.Run(strings.TrimPrefix(file, "testdata/"), func(t *testing.T) {
+				c.options.Version = version
+				got, err := Render(c.options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if *update {
+					if err := os.WriteFile(file, got, 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				golden, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatalf("%v (go test ./envoy -run TestGolden -update writes it)", err)
+				}
+				if diff := cmp.Diff(string(golden), string(got)); diff != "" {
+					t.Errorf("differs from the golden file (-golden +rendered):\n%s", diff)
+				}
+			})
+		}
+	}
+	files, err := filepath.Glob("testdata/*.golden.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, f := range files {
+		if !want[f] {
+			t.Errorf("%s belongs to no case", f)
+		}
+	}
+}
+
+// decode reads a configuration as strictly as Envoy does.
+func decode(t testing.TB, text []byte) *bootstrapv3.Bootstrap {
+	t.Helper()
+	asJSON, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatalf("not YAML: %v\n%s", err, text)
+	}
+	boot := &bootstrapv3.Bootstrap{}
+	if err := protojson.Unmarshal(asJSON, boot); err != nil {
+		t.Fatalf("not a bootstrap: %v\n%s", err, text)
+	}
+	return boot
+}
+
+// The YAML writer, its order and its comments change nothing of what was built.
+func TestRenderedIsWhatWasBuilt(t *testing.T) {
+	for _, version := range releases() {
+		for _, c := range goldenCases() {
+			c.options.Version = version
+			requireSame(t, c.options)
+		}
+	}
+}
+
+func requireSame(t testing.TB, o Options) {
+	t.Helper()
+	text, err := Render(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout, err := LayoutFor(o.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &builder{Options: o.withDefaults(), layout: layout}
+	built := b.bootstrap()
+	if err := built.ValidateAll(); err != nil {
+		t.Errorf("breaks a rule of Envoy's API: %v", err)
+	}
+	// As JSON, because packed messages hold their maps in any order; protojson sorts them.
+	if diff := cmp.Diff(protojson.Format(built), protojson.Format(decode(t, text))); diff != "" {
+		t.Errorf("differs (-built +rendered):\n%s", diff)
+	}
+}
+
+// A note that no configuration shows has lost its setting.
+func TestNotesAreUsed(t *testing.T) {
+	var all strings.Builder
+	missing := map[string]bool{}
+	for layout, version := range releases() {
+		for _, c := range goldenCases() {
+			c.options.Version = version
+			text, err := Render(c.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range strings.Split(string(text), "\n") {
+				if comment, ok := strings.CutPrefix(strings.TrimSpace(line), "# "); ok {
+					all.WriteString(comment + " ")
+				}
+			}
+			for _, n := range (&builder{Options: c.options.withDefaults(), layout: layout}).notes() {
+				missing[n.text] = true
+			}
+		}
+	}
+	notes := make([]string, 0, len(missing))
+	for text := range missing {
+		notes = append(notes, text)
+	}
+	slices.Sort(notes)
+	for _, text := range notes {
+		if !strings.Contains(all.String(), text) {
+			t.Errorf("note appears nowhere: %s", text)
+		}
+	}
+}

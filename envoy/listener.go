@@ -1,0 +1,212 @@
+package envoy
+
+import (
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	mutationrulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	streamlogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	movev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const (
+	filterHTTP    = "envoy.filters.network.http_connection_manager"
+	filterExtProc = "envoy.filters.http.ext_proc"
+	filterMove    = "envoy.filters.http.header_to_metadata"
+	filterRouter  = "envoy.filters.http.router"
+	earlyMutation = "envoy.http.early_header_mutation.header_mutation"
+)
+
+func (b *builder) listeners() []*listenerv3.Listener {
+	return []*listenerv3.Listener{{
+		Name:    ListenerName,
+		Address: socketAddress(b.Listen),
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name:       filterHTTP,
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: b.pack(b.connectionManager())},
+		}}}},
+	}}
+}
+
+func (b *builder) connectionManager() *hcmv3.HttpConnectionManager {
+	return &hcmv3.HttpConnectionManager{
+		StatPrefix:        StatPrefix,
+		StreamIdleTimeout: duration(streamIdleTimeout),
+		UseRemoteAddress:  yes(),
+		NormalizePath:     yes(),
+		MergeSlashes:      true,
+		HttpProtocolOptions: &corev3.Http1ProtocolOptions{
+			IgnoreHttp_11Upgrade: []*matcherv3.StringMatcher{{
+				MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".*"}},
+			}},
+		},
+		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
+			Name:        earlyMutation,
+			TypedConfig: b.pack(&earlyv3.HeaderMutation{Mutations: append(removals(targetHeaders()), removePrefix(internalPrefix))}),
+		}},
+		AccessLog:        []*accesslogv3.AccessLog{b.accessLog()},
+		LocalReplyConfig: b.localReplies(),
+		HttpFilters:      b.httpFilters(),
+		RouteSpecifier:   &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
+	}
+}
+
+func (b *builder) httpFilters() []*hcmv3.HttpFilter {
+	filter := func(name string, config proto.Message) *hcmv3.HttpFilter {
+		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(config)}}
+	}
+	fs := []*hcmv3.HttpFilter{filter(filterExtProc, b.extProc())}
+	if b.layout == LayoutComposite {
+		fs = append(fs, filter(filterMove, b.moveTargets()))
+	}
+	return append(fs, filter(filterRouter, &routerv3.Router{}))
+}
+
+// moveTargets takes the decision out of the headers, where engines would see it, into metadata of the request, which every attempt
+// can read: an upstream filter that removed the headers would remove them for the retry too, and with them the second choice.
+func (b *builder) moveTargets() *movev3.Config {
+	c := &movev3.Config{}
+	for _, h := range targetHeaders() {
+		c.RequestRules = append(c.RequestRules, &movev3.Config_Rule{
+			Header:          h,
+			OnHeaderPresent: &movev3.Config_KeyValuePair{MetadataNamespace: metadataTargets, Key: h},
+			Remove:          true,
+		})
+	}
+	return c
+}
+
+func (b *builder) extProc() *extprocv3.ExternalProcessor {
+	var secrets []*matcherv3.StringMatcher
+	for _, h := range secretHeaders() {
+		secrets = append(secrets, exact(h))
+	}
+	return &extprocv3.ExternalProcessor{
+		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: ClusterRouter},
+		}},
+		FailureModeAllow: true,
+		MessageTimeout:   duration(b.MessageTimeout),
+		ProcessingMode: &extprocv3.ProcessingMode{
+			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
+			RequestBodyMode:     extprocv3.ProcessingMode_BUFFERED,
+			RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
+			ResponseHeaderMode:  extprocv3.ProcessingMode_SKIP,
+			ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
+			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+		},
+		MutationRules: &mutationrulesv3.HeaderMutationRules{
+			DisallowAll:     yes(),
+			AllowExpression: &matcherv3.RegexMatcher{Regex: HeaderTarget + "|" + HeaderSecond},
+		},
+		ForwardRules: &extprocv3.HeaderForwardingRules{DisallowedHeaders: &matcherv3.ListStringMatcher{Patterns: secrets}},
+		MetadataOptions: &extprocv3.MetadataOptions{
+			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{MetadataNamespace}},
+		},
+	}
+}
+
+// accessLog writes one JSON object per request. Nothing in it comes from a body.
+func (b *builder) accessLog() *accesslogv3.AccessLog {
+	line := map[string]string{
+		"time":           "%START_TIME%",
+		"method":         "%REQ(:METHOD)%",
+		"path":           "%PATH(NQ:ORIG_OR_PATH)%",
+		"protocol":       "%PROTOCOL%",
+		"request_id":     "%REQ(X-REQUEST-ID)%",
+		"code":           "%RESPONSE_CODE%",
+		"flags":          "%RESPONSE_FLAGS%",
+		"details":        "%RESPONSE_CODE_DETAILS%",
+		"duration_ms":    "%DURATION%",
+		"bytes_received": "%BYTES_RECEIVED%",
+		"bytes_sent":     "%BYTES_SENT%",
+		"route":          "%ROUTE_NAME%",
+		"cluster":        "%UPSTREAM_CLUSTER%",
+		"upstream":       "%UPSTREAM_HOST%",
+		"attempts":       "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+	}
+	for _, key := range []string{KeyDecisionID, KeyPool, KeyEndpoint, KeyReason, KeyMatched, KeyPrompt} {
+		line[key] = "%DYNAMIC_METADATA(" + MetadataNamespace + ":" + key + ")%"
+	}
+	format := &corev3.SubstitutionFormatString{
+		Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: stringStruct(line)},
+	}
+
+	name := "envoy.access_loggers.stdout"
+	var config proto.Message = &streamlogv3.StdoutAccessLog{
+		AccessLogFormat: &streamlogv3.StdoutAccessLog_LogFormat{LogFormat: format},
+	}
+	if b.AccessLog != "" {
+		name = "envoy.access_loggers.file"
+		config = &filelogv3.FileAccessLog{
+			Path:            b.AccessLog,
+			AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
+		}
+	}
+	return &accesslogv3.AccessLog{Name: name, ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: b.pack(config)}}
+}
+
+// localReplies gives what Envoy answers by itself the shape of OpenAI errors, so that client libraries can show it, and says more
+// than "no healthy upstream" where the reason is the missing decision.
+func (b *builder) localReplies() *hcmv3.LocalReplyConfig {
+	errorObject := structpb.NewStructValue(stringStruct(map[string]string{
+		"message": "%LOCAL_REPLY_BODY%",
+		"type":    "gateway_error",
+		"code":    "%RESPONSE_CODE%",
+	}))
+	c := &hcmv3.LocalReplyConfig{BodyFormat: &corev3.SubstitutionFormatString{
+		Format: &corev3.SubstitutionFormatString_JsonFormat{
+			JsonFormat: &structpb.Struct{Fields: map[string]*structpb.Value{"error": errorObject}},
+		},
+	}}
+	if b.needsDecision() {
+		c.Mappers = []*hcmv3.ResponseMapper{{
+			Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+				ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UH"}},
+			}},
+			Body: inline("no engine was chosen: the router made no decision for this request, and nothing but its decision can place it " +
+				"(no pool with a fallback matches its host, path and headers)"),
+		}}
+	}
+	return c
+}
+
+func stringStruct(fields map[string]string) *structpb.Struct {
+	s := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(fields))}
+	for k, v := range fields {
+		s.Fields[k] = structpb.NewStringValue(v)
+	}
+	return s
+}
+
+func inline(text string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
+}
+
+func exact(s string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: s}}
+}
+
+func removals(headers []string) []*mutationrulesv3.HeaderMutation {
+	var ms []*mutationrulesv3.HeaderMutation
+	for _, h := range headers {
+		ms = append(ms, &mutationrulesv3.HeaderMutation{Action: &mutationrulesv3.HeaderMutation_Remove{Remove: h}})
+	}
+	return ms
+}
+
+func removePrefix(prefix string) *mutationrulesv3.HeaderMutation {
+	return &mutationrulesv3.HeaderMutation{Action: &mutationrulesv3.HeaderMutation_RemoveOnMatch_{
+		RemoveOnMatch: &mutationrulesv3.HeaderMutation_RemoveOnMatch{
+			KeyMatcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}},
+		},
+	}}
+}

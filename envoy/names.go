@@ -1,0 +1,49 @@
+package envoy
+
+// Request headers that carry a decision from the router to Envoy. Envoy removes both from what clients send and hides both from
+// engines, so they exist only between the external-processing filter and the choice of the upstream host.
+const (
+	HeaderTarget = "x-target-endpoint"   // first choice, ip:port or [ip6]:port
+	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
+)
+
+// MetadataNamespace is the dynamic metadata namespace in which the router describes its decision. Envoy drops metadata of a
+// namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
+const MetadataNamespace = "kvsteer"
+
+// metadataTargets holds the two target headers, under their names, in the composite layout.
+const metadataTargets = "kvsteer.target"
+
+// Keys under [MetadataNamespace]. Values are strings but for the two token counts, which are numbers.
+const (
+	KeyDecisionID = "decision_id"
+	KeyPool       = "pool"
+	KeyEndpoint   = "endpoint"
+	KeyReason     = "reason"
+	KeyMatched    = "matched_tokens"
+	KeyPrompt     = "prompt_tokens"
+)
+
+// Cluster names. The two clusters that dial the address in a header are shared by all pools; each pool adds its own by
+// [PoolCluster] and [FallbackCluster].
+const (
+	ClusterRouter = "kvsteer_router" // the external-processing server
+	ClusterPick   = "kvsteer_pick"   // ORIGINAL_DST by HeaderTarget
+	ClusterSecond = "kvsteer_pick_2" // ORIGINAL_DST by HeaderSecond, composite layout only
+
+	// ClusterNoFallback is a composite of these without a fallback, for requests that only a decision can place.
+	ClusterNoFallback = "kvsteer_no_fallback"
+)
+
+// PoolCluster is the composite cluster that a pool's route names.
+func PoolCluster(pool string) string { return "kvsteer_pool_" + pool }
+
+// FallbackCluster is the cluster of a pool's endpoints that serves requests without a decision.
+func FallbackCluster(pool string) string { return "kvsteer_fallback_" + pool }
+
+// Names of the listener, its statistics prefix (http.kvsteer.ext_proc.…) and the route table.
+const (
+	ListenerName = "kvsteer"
+	StatPrefix   = "kvsteer"
+	RouteTable   = "kvsteer"
+)

@@ -1,0 +1,158 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Options describe one Envoy in front of one router. The zero value of every field but Pools is a working default.
+type Options struct {
+	// Router is where the external-processing server listens: "unix:/absolute/path" or "ip:port". Prompts travel there in clear
+	// text, so an address beyond loopback belongs to a trusted network. Default 127.0.0.1:9002.
+	Router string
+
+	// Listen is the address that clients use, ip:port; port 0 takes a free one. Default 127.0.0.1:8080.
+	Listen string
+
+	// Admin is Envoy's admin listener, ip:port on loopback: whoever reaches it can stop Envoy and read its configuration.
+	// Port 0 takes a free one. Default 127.0.0.1:9901.
+	Admin string
+
+	// Version is the Envoy release that will read the configuration, as "1.40.0" or as `envoy --version` prints it. Empty means
+	// unknown, which gives the layout that every supported release understands. See [LayoutFor].
+	Version string
+
+	// MessageTimeout is how long Envoy waits for the router before the request goes to the fallback. It must exceed the router's
+	// own budget. From 10ms to 1m, default 1s.
+	MessageTimeout time.Duration
+
+	// MaxBody is the largest request body in bytes; Envoy answers 413 beyond it. From 1 MiB to 1 GiB, default 32 MiB.
+	MaxBody int64
+
+	// AllPaths routes every path to the engines instead of [InferencePaths] and GET /v1/models. Engines serve their metrics,
+	// cache resets and adapter loading on the same port, most of it without asking for a key.
+	AllPaths bool
+
+	// AccessLog is the absolute path of the access log. Default: Envoy's standard output.
+	AccessLog string
+
+	// Balance spreads requests that come without a decision over the endpoints of a pool. Default [LeastRequest].
+	Balance Balance
+
+	Pools []Pool // at least one
+}
+
+// Pool is one set of endpoints that serve the same base weights.
+type Pool struct {
+	Name      string // letters, digits, - and _; at most 63
+	Match     Match
+	Fallback  Fallback
+	Endpoints []string // ip:port or [ip6]:port, each in one pool only
+}
+
+// Match says which requests belong to a pool by what Envoy knows without the body. Fields that are set must all apply.
+type Match struct {
+	Host        string // host of the request without a port, exact, letters in either case
+	PathPrefix  string // whole leading path segments, as /chat; removed before the engine sees the path
+	HeaderName  string // request header, with HeaderValue exactly as its value
+	HeaderValue string
+}
+
+// Fallback says what serves a pool's requests that come without a decision.
+type Fallback string
+
+// The values of Fallback; empty means FallbackEndpoints.
+const (
+	FallbackEndpoints Fallback = "endpoints" // the pool's endpoints, balanced by Envoy
+	FallbackNone      Fallback = "none"      // nothing: such requests are answered with 503
+)
+
+// Balance is how Envoy spreads requests by itself.
+type Balance string
+
+// The values of Balance; empty means LeastRequest.
+const (
+	LeastRequest Balance = "least_request"
+	RoundRobin   Balance = "round_robin"
+)
+
+// Defaults and bounds of Options.
+const (
+	DefaultRouter         = "127.0.0.1:9002"
+	DefaultListen         = "127.0.0.1:8080"
+	DefaultAdmin          = "127.0.0.1:9901"
+	DefaultMessageTimeout = time.Second
+	DefaultMaxBody        = 32 << 20
+
+	minMessageTimeout = 10 * time.Millisecond
+	maxMessageTimeout = time.Minute
+	minMaxBody        = 1 << 20 // Envoy takes a smaller limit of a virtual host for its default, 1 MiB
+	maxMaxBody        = 1 << 30
+	maxPools          = 256
+	maxName           = 63
+	maxPathPrefix     = 128 // keeps the regular expressions of the routes below maxProgram
+	maxUnixPath       = 107 // sun_path of Linux less its terminating zero
+)
+
+// OptionError is one unusable option. Validate joins them, so errors.As finds the first and a caller that maps keys back to its
+// own source of options unwraps all.
+type OptionError struct {
+	Key   string // as in listen or pools[1].match.host
+	Value string
+	Want  string // the allowed range and, where it is not plain, the reason
+}
+
+func (e *OptionError) Error() string { return fmt.Sprintf("%s: %q: want %s", e.Key, e.Value, e.Want) }
+
+// withDefaults fills what is empty.
+func (o Options) withDefaults() Options {
+	def := func(s *string, v string) {
+		if *s == "" {
+			*s = v
+		}
+	}
+	def(&o.Router, DefaultRouter)
+	def(&o.Listen, DefaultListen)
+	def(&o.Admin, DefaultAdmin)
+	def((*string)(&o.Balance), string(LeastRequest))
+	if o.MessageTimeout == 0 {
+		o.MessageTimeout = DefaultMessageTimeout
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = DefaultMaxBody
+	}
+	pools := make([]Pool, len(o.Pools))
+	for i, p := range o.Pools {
+		def((*string)(&p.Fallback), string(FallbackEndpoints))
+		p.Match = p.Match.canonical()
+		pools[i] = p
+	}
+	o.Pools = pools
+	return o
+}
+
+// Validate reports every option that Render refuses, joined, each an [*OptionError].
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	var c checker
+	c.router(o.Router)
+	c.listen(o.Listen)
+	c.admin(o.Admin)
+	if _, err := LayoutFor(o.Version); err != nil {
+		c.errs = append(c.errs, err)
+	}
+	if o.MessageTimeout < minMessageTimeout || o.MessageTimeout > maxMessageTimeout {
+		c.bad("message_timeout", o.MessageTimeout, "%v to %v", minMessageTimeout, maxMessageTimeout)
+	}
+	if o.MaxBody < minMaxBody || o.MaxBody > maxMaxBody {
+		c.bad("max_body", o.MaxBody, "%d to %d bytes", minMaxBody, maxMaxBody)
+	}
+	c.accessLog(o.AccessLog)
+	if o.Balance != LeastRequest && o.Balance != RoundRobin {
+		c.bad("balance", o.Balance, "%s or %s", LeastRequest, RoundRobin)
+	}
+	c.pools(o.Pools)
+	c.keys(o.Pools)
+	return errors.Join(c.errs...)
+}

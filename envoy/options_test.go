@@ -1,0 +1,257 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// problems are the keys and the texts of a joined error.
+func problems(t *testing.T, err error) (keys []string, text string) {
+	t.Helper()
+	if err == nil {
+		return nil, ""
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		t.Fatalf("%T is not a joined error", err)
+	}
+	for _, e := range joined.Unwrap() {
+		var o *OptionError
+		if !errors.As(e, &o) {
+			t.Fatalf("%T is no OptionError: %v", e, e)
+		}
+		keys = append(keys, o.Key)
+	}
+	return keys, err.Error()
+}
+
+func TestValidate(t *testing.T) {
+	one := []Pool{{Name: "chat", Endpoints: []string{"127.0.0.1:8001"}}}
+	pool := func(change func(*Pool)) Options {
+		p := Pool{Name: "chat", Endpoints: []string{"127.0.0.1:8001"}}
+		change(&p)
+		return Options{Pools: []Pool{p}}
+	}
+	match := func(m Match) Options { return pool(func(p *Pool) { p.Match = m }) }
+	tests := []struct {
+		name string
+		o    Options
+		keys []string
+		says string
+	}{
+		{"defaults", Options{Pools: one}, nil, ""},
+		{"everything set", Options{Router: "unix:///run/kv.sock", Listen: "[::]:80", Admin: "[::1]:0", Version: "1.40.1", MessageTimeout: time.Minute,
+			MaxBody: 1 << 30, AllPaths: true, AccessLog: "/dev/null", Balance: RoundRobin, Pools: one}, nil, ""},
+		{"host", match(Match{Host: "LLM.example.com"}), nil, ""},
+		{"host is an address", match(Match{Host: "[::1]"}), nil, ""},
+		{"path prefix", match(Match{PathPrefix: "/a/b-c_d.e~f"}), nil, ""},
+		{"prefix shares letters with a path", match(Match{PathPrefix: "/v1-chat"}), nil, ""},
+
+		{"no pools", Options{}, []string{"pools"}, "1 to 256"},
+		{"router is a name", Options{Router: "router:9002", Pools: one}, []string{"router"}, "a host name is not resolved"},
+		{"router port 0", Options{Router: "127.0.0.1:0", Pools: one}, []string{"router"}, "from 1 to 65535"},
+		{"router everywhere", Options{Router: "0.0.0.0:9002", Pools: one}, []string{"router"}, "can be connected to"},
+		{"router socket relative", Options{Router: "unix:run/kv.sock", Pools: one}, []string{"router"}, "absolute path"},
+		{"router socket too long", Options{Router: "unix:/" + strings.Repeat("a", 107), Pools: one}, []string{"router"}, "107 bytes"},
+		{"listen without port", Options{Listen: "127.0.0.1", Pools: one}, []string{"listen"}, "ip:port"},
+		{"listen with a zone", Options{Listen: "[fe80::1%eth0]:80", Pools: one}, []string{"listen"}, "ip:port"},
+		{"admin beyond loopback", Options{Admin: "0.0.0.0:9901", Pools: one}, []string{"admin"}, "loopback"},
+		{"timeout too short", Options{MessageTimeout: time.Millisecond, Pools: one}, []string{"message_timeout"}, "10ms to 1m0s"},
+		{"timeout negative", Options{MessageTimeout: -1, Pools: one}, []string{"message_timeout"}, `"-1ns"`},
+		{"body below Envoy's default", Options{MaxBody: 64 << 10, Pools: one}, []string{"max_body"}, "1048576 to 1073741824 bytes"},
+		{"log relative", Options{AccessLog: "access.log", Pools: one}, []string{"access_log"}, "absolute"},
+		{"log with a zero", Options{AccessLog: "/a\x00b", Pools: one}, []string{"access_log"}, "absolute"},
+		{"balance unknown", Options{Balance: "random", Pools: one}, []string{"balance"}, "least_request or round_robin"},
+		{"version too old", Options{Version: "1.36.4", Pools: one}, []string{"version"}, "1.37 or newer"},
+		{"version is no version", Options{Version: "latest", Pools: one}, []string{"version"}, "such as 1.40.0"},
+		{"pool without name", pool(func(p *Pool) { p.Name = "" }), []string{"pools[0].name"}, "1 to 63"},
+		{"pool name with a dot", pool(func(p *Pool) { p.Name = "a.b" }), []string{"pools[0].name"}, "letters, digits"},
+		{"fallback unknown", pool(func(p *Pool) { p.Fallback = "all" }), []string{"pools[0].fallback"}, "endpoints or none"},
+		{"no endpoints", pool(func(p *Pool) { p.Endpoints = nil }), []string{"pools[0].endpoints"}, "at least one"},
+		{"endpoint is a name", pool(func(p *Pool) { p.Endpoints = []string{"127.0.0.1:1", "gpu1:8000"} }), []string{"pools[0].endpoints[1]"}, "gpu1:8000"},
+		{"endpoint IPv6 bare", pool(func(p *Pool) { p.Endpoints = []string{"::1:8000"} }), []string{"pools[0].endpoints[0]"}, "[ip6]:port"},
+		{"endpoint twice", pool(func(p *Pool) { p.Endpoints = []string{"[::1]:8000", "[0:0::1]:8000"} }), []string{"pools[0].endpoints[1]"}, "pools[0].endpoints[0] too"},
+		{"host with port", match(Match{Host: "a:80"}), []string{"pools[0].match.host"}, "without port"},
+		{"host wildcard", match(Match{Host: "*.example.com"}), []string{"pools[0].match.host"}, "wildcard"},
+		{"host IPv6 bare", match(Match{Host: "::1"}), []string{"pools[0].match.host"}, "host name"},
+		{"host of dots", match(Match{Host: "a..b"}), []string{"pools[0].match.host"}, "host name"},
+		{"prefix without slash", match(Match{PathPrefix: "chat"}), []string{"pools[0].match.path_prefix"}, "leading"},
+		{"prefix with trailing slash", match(Match{PathPrefix: "/chat/"}), []string{"pools[0].match.path_prefix"}, "trailing"},
+		{"prefix root", match(Match{PathPrefix: "/"}), []string{"pools[0].match.path_prefix"}, "trailing"},
+		{"prefix climbs", match(Match{PathPrefix: "/a/../b"}), []string{"pools[0].match.path_prefix"}, "segments"},
+		{"prefix is a regex", match(Match{PathPrefix: "/a.*"}), []string{"pools[0].match.path_prefix"}, "segments"},
+		{"prefix too long", match(Match{PathPrefix: "/" + strings.Repeat("a", 128)}), []string{"pools[0].match.path_prefix"}, "128 bytes"},
+		{"prefix of the API", match(Match{PathPrefix: "/v1"}), []string{"pools[0].match.path_prefix"}, "in front of the API's paths"},
+		{"header without value", match(Match{HeaderName: "x-pool"}), []string{"pools[0].match.header.value"}, "x-pool"},
+		{"value without header", match(Match{HeaderValue: "chat"}), []string{"pools[0].match.header.name"}, "chat"},
+		{"header is ours", match(Match{HeaderName: "X-Target-Endpoint", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "ordinary"},
+		{"header is secret", match(Match{HeaderName: "Authorization", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "kept from the router"},
+		{"header is pseudo", match(Match{HeaderName: ":path", HeaderValue: "/"}), []string{"pools[0].match.header.name"}, "pseudo"},
+		{"header is Envoy's", match(Match{HeaderName: "x-envoy-a", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "x-envoy-"},
+		{"value with a newline", match(Match{HeaderName: "x-pool", HeaderValue: "a\nb"}), []string{"pools[0].match.header.value"}, "control"},
+		{"value is no UTF-8", match(Match{HeaderName: "x-pool", HeaderValue: "\xff"}), []string{"pools[0].match.header.value"}, "control"},
+		{"all at once", Options{Router: "x", Listen: "x", Admin: "x", Version: "x", MessageTimeout: -1, MaxBody: -1, AccessLog: "x", Balance: "x",
+			Pools: []Pool{{Name: "", Fallback: "x", Match: Match{Host: "*"}}}},
+			[]string{"router", "listen", "admin", "version", "message_timeout", "max_body", "access_log", "balance",
+				"pools[0].name", "pools[0].fallback", "pools[0].endpoints", "pools[0].match.host"}, `"x"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			keys, text := problems(t, tt.o.Validate())
+			if diff := cmp.Diff(tt.keys, keys); diff != "" {
+				t.Errorf("keys (-want +got):\n%s\n%s", diff, text)
+			}
+			if !strings.Contains(text, tt.says) {
+				t.Errorf("error does not say %q:\n%s", tt.says, text)
+			}
+			if _, err := Render(tt.o); (err == nil) != (tt.keys == nil) {
+				t.Errorf("Render disagrees with Validate: %v", err)
+			}
+		})
+	}
+}
+
+func TestPoolKeys(t *testing.T) {
+	type p struct {
+		match    Match
+		fallback Fallback
+	}
+	host := func(h string) Match { return Match{Host: h} }
+	path := func(x string) Match { return Match{PathPrefix: x} }
+	header := func(n, v string) Match { return Match{HeaderName: n, HeaderValue: v} }
+	tests := []struct {
+		name  string
+		pools []p
+		keys  []string
+		says  string
+	}{
+		{"one pool needs no key", []p{{}}, nil, ""},
+		{"hosts", []p{{host("a"), ""}, {host("b"), ""}}, nil, ""},
+		{"paths", []p{{path("/a"), ""}, {path("/ab"), ""}}, nil, ""},
+		{"headers", []p{{header("x", "1"), ""}, {header("X", "2"), ""}}, nil, ""},
+		{"one host, two paths", []p{{Match{Host: "a", PathPrefix: "/x"}, ""}, {Match{Host: "a", PathPrefix: "/y"}, ""}}, nil, ""},
+		{"one path, two hosts", []p{{Match{Host: "a", PathPrefix: "/x"}, ""}, {Match{Host: "b", PathPrefix: "/x"}, ""}}, nil, ""},
+		{"none for those without key", []p{{host("a"), ""}, {Match{}, FallbackNone}, {Match{}, FallbackNone}}, nil, ""},
+		{"none may overlap", []p{{host("a"), ""}, {path("/x"), FallbackNone}, {host("a"), FallbackNone}}, nil, ""},
+
+		{"no key", []p{{}, {}}, []string{"pools[0].match", "pools[1].match"}, "does not know the model"},
+		{"no key beside one with", []p{{host("a"), ""}, {}}, []string{"pools[1].match"}, `"p1"`},
+		{"no key beside none", []p{{Match{}, FallbackNone}, {}}, []string{"pools[1].match"}, "fallback: none"},
+		{"same host", []p{{host("a"), ""}, {host("A"), ""}}, []string{"pools[1].match"}, "pools[0] (host a)"},
+		{"nested paths", []p{{path("/a"), ""}, {path("/a/b"), ""}}, []string{"pools[1].match"}, "one request can satisfy both"},
+		{"nested paths, longer first", []p{{path("/a/b"), ""}, {path("/a"), ""}}, []string{"pools[1].match"}, "pools[0] (path /a/b/…)"},
+		{"same header", []p{{header("x", "1"), ""}, {header("X", "1"), ""}}, []string{"pools[1].match"}, "header x: 1"},
+		{"other headers", []p{{header("x", "1"), ""}, {header("y", "1"), ""}}, []string{"pools[1].match"}, "satisfy both"},
+		{"host against path", []p{{host("a"), ""}, {path("/x"), ""}}, []string{"pools[1].match"}, "satisfy both"},
+		{"host within host and path", []p{{host("a"), ""}, {Match{Host: "a", PathPrefix: "/x"}, ""}}, []string{"pools[1].match"}, "satisfy both"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			o := Options{}
+			for i, p := range tt.pools {
+				o.Pools = append(o.Pools, Pool{Name: fmt.Sprint("p", i), Match: p.match, Fallback: p.fallback, Endpoints: []string{fmt.Sprint("10.0.0.1:", i+1)}})
+			}
+			keys, text := problems(t, o.Validate())
+			if diff := cmp.Diff(tt.keys, keys); diff != "" {
+				t.Errorf("keys (-want +got):\n%s\n%s", diff, text)
+			}
+			if !strings.Contains(text, tt.says) {
+				t.Errorf("error does not say %q:\n%s", tt.says, text)
+			}
+		})
+	}
+	o := Options{Pools: []Pool{{Name: "a", Endpoints: []string{"10.0.0.1:1"}}, {Name: "a", Fallback: FallbackNone, Endpoints: []string{"10.0.0.1:1"}}}}
+	keys, _ := problems(t, o.Validate())
+	if diff := cmp.Diff([]string{"pools[1].name", "pools[1].endpoints[0]", "pools[0].match"}, keys); diff != "" {
+		t.Errorf("shared name and endpoint (-want +got):\n%s", diff)
+	}
+}
+
+func TestLayoutFor(t *testing.T) {
+	tests := []struct {
+		version string
+		want    Layout // "" is refused
+	}{
+		{"", LayoutCompat},
+		{"1.37", LayoutCompat},
+		{"1.39.3", LayoutCompat},
+		{"v1.40", LayoutComposite},
+		{"1.40.0", LayoutComposite},
+		{" 1.41.2\n", LayoutComposite},
+		{"2.0.0", LayoutComposite},
+		{"1.40.0-dev", LayoutCompat},
+		{"1.41.0-dev", LayoutComposite},
+		{"/usr/bin/envoy  version: 9e5580933739775e8bce696a57a2e1bc99368f23/1.40.0/Clean/RELEASE/BoringSSL\n", LayoutComposite},
+		{"/opt/envoy-1.40.0/envoy  version: 3909deb175ef358202d6ab4f94d683ffc0fdb477/1.37.0/Clean/RELEASE/BoringSSL", LayoutCompat},
+		{"envoy  version: abc/1.40.0-dev/Modified/DEBUG/BoringSSL", LayoutCompat},
+
+		{"1.36.4", ""},
+		{"0.99", ""},
+		{"1.37.0-dev", ""},
+		{"envoy  version: abc/1.36.0/Clean/RELEASE/BoringSSL", ""},
+		{"1", ""},
+		{"1.x", ""},
+		{"latest", ""},
+		{"1.40.0/../1.36", ""},
+		{"99999999999999999999.1", ""},
+	}
+	for _, tt := range tests {
+		got, err := LayoutFor(tt.version)
+		if got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("LayoutFor(%q) = %q, %v; want %q", tt.version, got, err, tt.want)
+		}
+	}
+}
+
+// Whatever Validate lets through renders as a bootstrap that says what was built, the same each time.
+func TestAnyOptions(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	pick := func(s ...string) string { return s[rng.IntN(len(s))] }
+	rendered := 0
+	for range 25 {
+		o := Options{
+			Router:    pick("", "unix:/a b/\"c\"#", "[::1]:1", "10.0.0.1:65535"),
+			Listen:    pick("", "0.0.0.0:0"),
+			Version:   pick("", "1.38", "1.40"),
+			AllPaths:  rng.IntN(2) == 0,
+			AccessLog: pick("", "/var/log/k: v # \u00e9.log", "/null"),
+			Balance:   Balance(pick("", "round_robin")),
+		}
+		for i := range 1 + rng.IntN(4) {
+			o.Pools = append(o.Pools, Pool{
+				Name: pick("null", "true", "1", "-", "on", "0x1", "chat", "_") + fmt.Sprint(i),
+				Match: Match{
+					Host:        pick("", "", "1.2.3.4", "a.b", "[::1]"),
+					PathPrefix:  pick("", "", "/1.0", "/~", "/null/-"),
+					HeaderName:  "x-" + pick("a", "b", "1"),
+					HeaderValue: pick("1", "true", "a: b", "- #", "{x}", `"\'`, "é", "~"),
+				},
+				Fallback:  Fallback(pick("", "", "none")),
+				Endpoints: []string{fmt.Sprintf("10.0.%d.1:80", i), fmt.Sprintf("[2001:db8::%d]:80", i)},
+			})
+			if rng.IntN(2) == 0 {
+				p := &o.Pools[i].Match
+				p.HeaderName, p.HeaderValue = "", ""
+			}
+		}
+		if o.Validate() != nil {
+			continue
+		}
+		rendered++
+		requireSame(t, o)
+		a, _ := Render(o)
+		b, _ := Render(o)
+		if string(a) != string(b) {
+			t.Fatal("two renderings differ")
+		}
+	}
+	if rendered < 5 {
+		t.Errorf("only %d of the options were valid", rendered)
+	}
+}

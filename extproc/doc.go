@@ -1,0 +1,65 @@
+// Package extproc is the Envoy external-processing server of the router: it holds the conversation with Envoy's ext_proc filter,
+// hands each request to a [Decider], and turns the decision into request headers and dynamic metadata.
+//
+//	s, err := extproc.New(extproc.Options{Decider: router, Log: log, Metrics: extproc.NewMetrics(reg)})
+//	…
+//	err = s.Run(ctx, listener) // serves until ctx ends, then drains
+//
+// # Conversation
+//
+// The filter's protocol_config, sent with the first message of a stream, names its body mode. BUFFERED is the mode that routes.
+// Each row is one stream; ▶ is a message from Envoy, ◀ a reply, "nil" the handler's return, which ends the stream with status OK
+// and lets the HTTP request go on.
+//
+//	request                    conversation
+//	no body                    ▶ headers eos=true     ◀ headers reply: decision                  nil
+//	body, empty or chunked     ▶ headers eos=false    ◀ headers reply: empty
+//	                           ▶ body eos=true        ◀ body reply: decision                     nil
+//	body with trailers         ▶ headers eos=false    ◀ headers reply: empty
+//	                           ▶ body eos=false       ◀ body reply: decision                     nil
+//	trailers without body      ▶ headers eos=false    ◀ headers reply: empty
+//	                           ▶ trailers             ◀ trailers reply: empty                    nil
+//	body beyond a byte cap,    ▶ headers eos=false    ◀ headers reply: decision without the body nil
+//	  known from its length
+//	body beyond a byte cap     ▶ headers eos=false    ◀ headers reply: empty
+//	                           ▶ body                 ◀ body reply: decision without the body    nil
+//	aborted by the client      … end of stream at any point                                      nil
+//
+// The first body message is answered at once whatever its end_of_stream says: with trailers it stays false and nothing follows.
+// The stream is ended by us right after the decision: Envoy would keep it open as long as the engine's answer, where it counts
+// against circuit breakers and where the death of the router could cut the answer.
+//
+// A decision reply sets x-target-endpoint and x-target-endpoint-2 (or removes what is not decided, so that a value sent by a client
+// never survives), clears the route cache, and describes the decision under the metadata namespace kvsteer. Addresses come from the
+// decision alone and are emitted only in the form ip:port.
+//
+// Every other mode passes the request on unrouted and intact, and logs one line: FULL_DUPLEX_STREAMED and GRPC have each body chunk
+// echoed as a StreamedBodyResponse, STREAMED and BUFFERED_PARTIAL have it acknowledged, NONE ends after the headers. The headers reply
+// removes both of our headers. A filter in observability mode reads no replies: its streams are ended without one. A message that does
+// not belong to the conversation is answered by the empty reply of its kind and ends the stream.
+//
+// No stream ever ends with an error of ours: a failure, a panic included, ends it with nil, so that Envoy goes on in either
+// setting of failure_mode_allow.
+//
+// # Memory
+//
+// An account bounds the bytes that streams hold, headers and bodies together, by MaxTotal. A stream enters its headers, then the
+// length of its body before the body is received: as content-length declares it, else MaxBody/8, settled on receipt. Until a body is
+// asked for, gRPC's flow control lets at most 64 KiB of it in. What finds no room is decided at once without its body, so that it
+// never comes to us. Bodies above MaxBody/32 together take at most half of MaxTotal (or MaxBody, if that is more): long or slow
+// uploads then cannot keep ordinary prompts from being read.
+//
+// Outside the account are: gRPC's two copies of a message in the moment of its decoding, and what a body of undeclared length is
+// longer than its estimate, between receipt and refusal; at most MaxBody each for at most 4·MaxTotal/MaxBody streams, which Envoy has
+// buffered before. A message above MaxBody + 1 MiB is refused by gRPC from its length prefix, and Envoy falls back as for an error.
+//
+// # Concurrency
+//
+// One goroutine per stream, and a second one for a body that is large or of undeclared length, so that the wait for it can end: after
+// BodyWait, and in a drain. The Decider is called from many goroutines at once, at most once per stream, with a context that ends with the stream and
+// after Budget; the request it is given must not be used after it returns.
+//
+// Run may be called once at a time. When its ctx ends, health checks answer NOT_SERVING for Notice while everything is still served;
+// then no stream is accepted and the open ones have Drain to end; then streams that wait for a large or undeclared body end with
+// nil; then connections are closed. Run returns when all handlers and goroutines have ended.
+package extproc

@@ -1,0 +1,240 @@
+package extproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/kvsteer/kvsteer/internal/router"
+)
+
+const (
+	// slack is what a message may hold beside a body of MaxBody: headers (Envoy's default limit is 60 KiB) and attributes.
+	slack = 1 << 20
+	// maxStreams is the number of streams of one connection. Envoy opens another connection beyond it.
+	maxStreams = 10_000
+	// streamWorkers is the number of goroutines kept for streams; when all are busy, a stream gets one of its own.
+	streamWorkers = 64
+	// streamWindow is what a stream may send before its message is asked for; with a message asked for, gRPC opens the window to its
+	// whole length. 64 KiB is gRPC's least.
+	streamWindow = 64 << 10
+	// connWindow bounds the bytes in flight on one connection; gRPC gives it back as they arrive.
+	connWindow = 4 << 20
+	// lastGrace is what decisions that are under way get when the drain is over, beside the budget.
+	lastGrace = 500 * time.Millisecond
+	// panicLogEvery is the least time between two log lines about panics.
+	panicLogEvery = time.Minute
+)
+
+// Decider decides where a request goes. It is called from many goroutines; the request is not valid after it returns.
+type Decider interface {
+	Decide(ctx context.Context, req router.Request) router.Decision
+}
+
+// Options configure a Server. All but Decider have defaults.
+type Options struct {
+	// Decider decides each request. Required.
+	Decider Decider
+
+	// MaxBody is the longest request body that is read, in bytes; longer ones are decided without it. Envoy's buffer limit should not be
+	// higher: a longer body of undeclared length is then refused by gRPC rather than decided. Default 32 MiB, 1 byte to 1 GiB.
+	MaxBody int64
+
+	// MaxTotal bounds the bytes that all streams hold, headers and bodies. Default 1 GiB, at least MaxBody + 1 MiB.
+	MaxTotal int64
+
+	// Budget is the time for one decision, from the message that completes the request. It must be shorter than the filter's
+	// message_timeout. Default 400 ms.
+	Budget time.Duration
+
+	// BodyWait is how long a stream waits for a body that is large (above MaxBody/32) or of undeclared length while a client is sending
+	// it; then the request goes on unrouted. Smaller ones have the time that Envoy gives the client. Default 60 s.
+	BodyWait time.Duration
+
+	// Notice is how long health checks answer NOT_SERVING before connections are closed at shutdown, so that an Envoy that has other
+	// routers moves away first: with checks every 2 s and unhealthy_threshold 2, 5 s. Default 0: no other router.
+	Notice time.Duration
+
+	// Drain is how long open streams have to end at shutdown. Default 5 s.
+	Drain time.Duration
+
+	// Log gets one line per mode that is not routed, and panics, at most one a minute. Default: discarded.
+	Log *slog.Logger
+
+	// Metrics of [NewMetrics]. Default: not registered anywhere.
+	Metrics *Metrics
+}
+
+// Server is an external-processing server.
+type Server struct {
+	decider  Decider
+	maxBody  int64
+	budget   time.Duration
+	bodyWait time.Duration
+	notice   time.Duration
+	drain    time.Duration
+	log      *slog.Logger
+	metrics  *Metrics
+	account  *account
+
+	told      sync.Map     // mode label → true, once logged
+	lastPanic atomic.Int64 // Unix nanoseconds of the last panic logged
+}
+
+// New checks the options and fills in defaults. It reports all wrong options at once.
+func New(o Options) (*Server, error) {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.Budget, 400*time.Millisecond)
+	def(&o.BodyWait, time.Minute)
+	def(&o.Drain, 5*time.Second)
+	if o.MaxBody == 0 {
+		o.MaxBody = 32 << 20
+	}
+	if o.MaxTotal == 0 {
+		o.MaxTotal = max(1<<30, o.MaxBody+slack)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+
+	var errs []error
+	if o.Decider == nil {
+		errs = append(errs, errors.New("decider: missing"))
+	}
+	if o.MaxBody < 1 || o.MaxBody > 1<<30 {
+		errs = append(errs, fmt.Errorf("max body: %d is not within 1 and %d bytes", o.MaxBody, 1<<30))
+	} else if o.MaxTotal < o.MaxBody+slack {
+		errs = append(errs, fmt.Errorf("max total: %d is less than max body + 1 MiB, %d bytes", o.MaxTotal, o.MaxBody+slack))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"budget", o.Budget}, {"body wait", o.BodyWait}, {"notice", o.Notice}, {"drain", o.Drain}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is negative", d.name, d.value))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("extproc options: %w", errors.Join(errs...))
+	}
+	return &Server{
+		decider:  o.Decider,
+		maxBody:  o.MaxBody,
+		budget:   o.Budget,
+		bodyWait: o.BodyWait,
+		notice:   o.Notice,
+		drain:    o.Drain,
+		log:      o.Log,
+		metrics:  o.Metrics,
+		account:  newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
+	}, nil
+}
+
+// Run serves on l, which it closes, until ctx ends, then drains; it returns nil after a drain and an error when l fails before.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	g := grpc.NewServer(
+		grpc.MaxRecvMsgSize(int(s.maxBody+slack)),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(64<<10),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.ConnectionTimeout(10*time.Second),
+		// gRPC's default takes pings more often than every 5 min for an attack; Envoy's connection_keepalive sends one every 30 s.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		// A peer that vanished without closing would keep its streams for ever.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.WaitForHandlers(true),
+		// Streams are short, and a goroutine that has grown its stack before halves what they cost beyond gRPC itself.
+		grpc.NumStreamWorkers(streamWorkers),
+	)
+	svc := &service{Server: s, closing: make(chan struct{})}
+	extprocv3.RegisterExternalProcessorServer(g, svc)
+	checks := health.NewServer()
+	checks.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(g, checks)
+
+	var failure error
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		failure = g.Serve(l)
+	}()
+	defer svc.waits.Wait()
+	select {
+	case <-served:
+		g.Stop()
+		return fmt.Errorf("serve ext_proc on %s: %w", l.Addr(), failure)
+	case <-ctx.Done():
+	}
+
+	checks.Shutdown() // NOT_SERVING, for good
+	pause(s.notice, served)
+	s.shutdown(g, svc)
+	<-served
+	return nil
+}
+
+// shutdown ends g within Drain, Budget and lastGrace, harming as few requests as can be.
+func (s *Server) shutdown(g *grpc.Server, svc *service) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.GracefulStop()
+	}()
+	if pause(s.drain, ended) {
+		return
+	}
+	close(svc.closing)
+	if pause(s.budget+lastGrace, ended) {
+		return
+	}
+	g.Stop()
+	<-ended
+}
+
+// pause waits for d, and reports whether it ended early because ch was closed.
+func pause(d time.Duration, ch <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false
+	case <-ch:
+		return true
+	}
+}
+
+// panicked counts a recovered panic. Its value may quote a request, so that only the text of runtime errors is logged.
+func (s *Server) panicked(v any) {
+	s.metrics.panics.Inc()
+	now, last := time.Now().UnixNano(), s.lastPanic.Load()
+	if last != 0 && now-last < int64(panicLogEvery) || !s.lastPanic.CompareAndSwap(last, now) {
+		return
+	}
+	what := fmt.Sprintf("value of type %T", v)
+	if e, ok := v.(runtime.Error); ok {
+		what = e.Error()
+	}
+	s.log.Error("panic in an ext_proc stream", slog.String("panic", what), slog.String("stack", string(debug.Stack())))
+}

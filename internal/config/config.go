@@ -1,0 +1,151 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is the whole configuration file.
+type Config struct {
+	Listen   string   `yaml:"listen" default:"127.0.0.1:9002" doc:"Where Envoy reaches the router: unix:PATH or ip:port. TCP off loopback needs insecure: true, because prompts travel here in clear text."`
+	Admin    string   `yaml:"admin" default:"127.0.0.1:9003" doc:"Listener of /metrics, /healthz and /readyz: ip:port on loopback."`
+	Insecure bool     `yaml:"insecure" default:"false" doc:"Allows a TCP listen address off loopback."`
+	Budget   Duration `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
+	Drain    Duration `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
+	Limits   Limits   `yaml:"limits"`
+	Tokenize Tokenize `yaml:"tokenize"`
+	Index    Index    `yaml:"index"`
+	Probe    Probe    `yaml:"probe"`
+	Pools    []Pool   `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
+	Envoy    Envoy    `yaml:"envoy"`
+}
+
+// Limits bounds what one request and all requests together may take.
+type Limits struct {
+	Body         Size `yaml:"body" default:"32MiB" doc:"Longest request body: Envoy answers 413 beyond it. Range: 1KiB to 1GiB."`
+	Bodies       Size `yaml:"bodies" default:"1GiB" doc:"Bytes of all bodies held by the router at one time; requests beyond it are routed by load without reading them. At least limits.body plus 1MiB."`
+	PromptTokens int  `yaml:"prompt_tokens" default:"262144" doc:"Longest prompt that is matched, in tokens; longer ones are routed by load. Range: 1 to 16777216."`
+}
+
+// Tokenize is how prompts become token ids.
+type Tokenize struct {
+	Timeout     Duration `yaml:"timeout" default:"250ms" doc:"Longest call of an engine's /tokenize. At most budget. Range: 1ms to 1m."`
+	Cache       Size     `yaml:"cache" default:"64MiB" doc:"Bytes of token ids kept for prompts seen before. Range: 0B (off) to 64GiB."`
+	Concurrency int      `yaml:"concurrency" default:"64" doc:"Calls of /tokenize under way at one time; requests beyond it are routed by load at once. Range: 1 to 65536."`
+}
+
+// Index bounds the block index.
+type Index struct {
+	MaxBlocks int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched. Range: 1000 to 1000000000."`
+}
+
+// Probe is the health check of endpoints.
+type Probe struct {
+	Interval Duration `yaml:"interval" default:"2s" doc:"Time between two GET /health of an endpoint. Range: 10ms to 1h."`
+}
+
+// Pool is one set of endpoints that serve the same base weights.
+type Pool struct {
+	Name        string     `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-' and '_'."`
+	Models      []string   `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
+	Adapters    []string   `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
+	MaxModelLen int        `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
+	APIKeyFile  string     `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, sent as Authorization: Bearer."`
+	Match       Match      `yaml:"match"`
+	Fallback    string     `yaml:"fallback" default:"endpoints" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool) or none (answer 503)."`
+	Endpoints   []Endpoint `yaml:"endpoints" doc:"The engine replicas. At least one."`
+}
+
+// Match is what tells Envoy the pool of a request before anybody has read its body. Needed with several pools.
+type Match struct {
+	Host       string      `yaml:"host" doc:"Host header of this pool's requests."`
+	PathPrefix string      `yaml:"path_prefix" doc:"Path prefix of this pool's requests, such as /chat; removed before the request reaches the engine."`
+	Header     MatchHeader `yaml:"header"`
+}
+
+// MatchHeader is a request header that tells the pool.
+type MatchHeader struct {
+	Name  string `yaml:"name" doc:"Name of a request header."`
+	Value string `yaml:"value" doc:"Its exact value."`
+}
+
+// Endpoint is one engine replica.
+type Endpoint struct {
+	Address string `yaml:"address" doc:"The engine's HTTP server: ip:port. Envoy follows this address, so names are not possible."`
+	Events  Events `yaml:"events"`
+}
+
+// Events is where an engine's KV cache events come from.
+type Events struct {
+	Listen string `yaml:"listen" doc:"tcp://ip:port that the router binds, on loopback, for an engine that connects to it."`
+	Dial   string `yaml:"dial" doc:"tcp://ip:port that the engine binds. Such an engine publishes the token ids of every prompt to whoever reaches the port."`
+	Topic  string `yaml:"topic" doc:"Only messages whose topic starts with this text."`
+}
+
+// None reports whether no event source is configured: the endpoint is routed by load.
+func (e Events) None() bool { return e.Listen == "" && e.Dial == "" }
+
+// Envoy is what kvsteer envoy prints into Envoy's own configuration.
+type Envoy struct {
+	Listen         string   `yaml:"listen" default:"127.0.0.1:8080" doc:"Where clients reach Envoy: ip:port."`
+	Admin          string   `yaml:"admin" default:"127.0.0.1:9901" doc:"Envoy's admin listener: ip:port on loopback."`
+	Version        string   `yaml:"version" doc:"Envoy's release, such as 1.40.0: from 1.40 on the composite layout is printed; not set: the layout that works from 1.37 on."`
+	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Range: 10ms to 1m."`
+	AllPaths       bool     `yaml:"all_paths" default:"false" doc:"Routes every path to the engines instead of the inference paths only. Engines serve metrics and administration on the same port."`
+}
+
+// Duration is a time.Duration written as Go does: 250ms, 2s, 1m30s.
+type Duration time.Duration
+
+// Std returns d as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+func (d *Duration) parse(text string) error {
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as 250ms, 2s or 1m30s", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Size is a number of bytes, written with a unit: 512B, 64KiB, 32MiB, 1GiB.
+type Size int64
+
+var units = []struct {
+	suffix string
+	bytes  int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
+
+// Bytes returns s as a plain number.
+func (s Size) Bytes() int64 { return int64(s) }
+
+func (s Size) String() string {
+	for _, u := range units {
+		if int64(s) >= u.bytes && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(s), 10) + "B"
+}
+
+func (s *Size) parse(text string) error {
+	for _, u := range units {
+		digits, ok := strings.CutSuffix(text, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
+		if err != nil || n < 0 || n > math.MaxInt64/u.bytes {
+			break
+		}
+		*s = Size(n * u.bytes)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size such as 512B, 64KiB, 32MiB or 1GiB", text)
+}

@@ -1,0 +1,178 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const good = `
+listen: unix:/run/kvsteer/extproc.sock
+budget: 300ms
+limits: {body: 16MiB}
+pools:
+- name: chat
+  models: [llama]
+  adapters: [legal]
+  endpoints:
+  - address: 10.0.0.11:8000
+    events: {listen: "tcp://127.0.0.1:5557"}
+  - address: 10.0.0.12:8000
+    events: {dial: "tcp://10.0.0.12:5557", topic: kv}
+  - address: "[fd00::1]:8000"
+`
+
+func TestParseFillsDefaults(t *testing.T) {
+	got, err := Parse("k.yaml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Listen = "unix:/run/kvsteer/extproc.sock"
+	want.Budget = Duration(300 * time.Millisecond)
+	want.Limits.Body = 16 << 20
+	want.Pools = []Pool{{
+		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, Fallback: "endpoints",
+		Endpoints: []Endpoint{
+			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557"}},
+			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv"}},
+			{Address: "[fd00::1]:8000"},
+		},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("config differs (-want +got):\n%s", diff)
+	}
+	if want.Tokenize.Timeout.Std() != 250*time.Millisecond || want.Limits.Bodies != 1<<30 || want.Limits.PromptTokens != 262144 {
+		t.Errorf("documented defaults differ: %+v", want)
+	}
+}
+
+func TestParseReportsEveryProblem(t *testing.T) {
+	endpoint := "  endpoints: [{address: \"10.0.0.1:80\"}]\n"
+	pool := "pools:\n- name: a\n  models: [m]\n" + endpoint
+	tests := []struct {
+		name, file string
+		want       []string
+	}{
+		{"empty file", "", []string{"k.yaml: pools: at least one pool is needed, with name, models and endpoints"}},
+		{"not YAML", "pools: [", []string{"k.yaml: not valid YAML"}},
+		{"not a mapping", "- 1", []string{"k.yaml:1: a mapping of keys to values is needed here, not a list", "pools: at least one"}},
+		{"misspelt keys at two depths", "lisen: x\n" + pool + "  endpoits: []\n", []string{
+			`k.yaml:1: lisen: unknown key, did you mean "listen"?`,
+			`k.yaml:6: pools[0].endpoits: unknown key, did you mean "endpoints"?`,
+		}},
+		{"far key lists the known ones", "probe: {zzzzzzzz: 1}\n" + pool, []string{`k.yaml:1: probe.zzzzzzzz: unknown key; known here: interval`}},
+		{"twice", "budget: 1ms\nbudget: 2ms\n" + pool, []string{`"budget" already defined`}},
+		{"wrong types", "insecure: maybe\nbudget: 5\nlimits: {body: 32, prompt_tokens: many}\nindex: 5\n" + pool, []string{
+			`k.yaml:1: insecure: "maybe" is neither true nor false`,
+			`k.yaml:2: budget: "5" is not a duration such as 250ms, 2s or 1m30s`,
+			`k.yaml:3: limits.body: "32" is not a size such as 512B, 64KiB, 32MiB or 1GiB`,
+			`k.yaml:3: limits.prompt_tokens: "many" is not a whole number`,
+			`k.yaml:4: index: a mapping of keys to values is needed here, not "5"`,
+		}},
+		{"ranges", "tokenize: {concurrency: 0, timeout: 2s}\nprobe: {interval: 1ms}\nindex: {max_blocks: 1}\n" + pool, []string{
+			"k.yaml:1: tokenize.concurrency: 0 is not in the range 1 to 65536",
+			"k.yaml:1: tokenize.timeout: 2s is above budget (400ms)",
+			"k.yaml:2: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
+			"k.yaml:3: index.max_blocks: 1 is not in the range 1000 to 1000000000",
+		}},
+		{"size overflow", "limits: {body: 99999999999GiB}\n" + pool, []string{`"99999999999GiB" is not a size`}},
+		{"budget against Envoy", "budget: 1s\n" + pool, []string{"k.yaml:1: budget: 1s is not below envoy.message_timeout (1s)"}},
+		{"default budget against Envoy", "envoy: {message_timeout: 300ms}\n" + pool, []string{"k.yaml: budget: 400ms is not below envoy.message_timeout (300ms)"}},
+		{"open listener", "listen: 0.0.0.0:9002\nadmin: 10.0.0.1:9003\n" + pool, []string{
+			`k.yaml:1: listen: "0.0.0.0:9002" is not on loopback`,
+			`k.yaml:2: admin: "10.0.0.1:9003" is not on loopback`,
+		}},
+		{"names for addresses", "pools:\n- name: a b\n  models: [\"\"]\n  fallback: maybe\n  endpoints:\n  - address: engine:80\n    events: {dial: \"tcp://engine:1\"}\n", []string{
+			`k.yaml:2: pools[0].name: "a b" is not a name`,
+			`k.yaml:3: pools[0].models[0]: a served name cannot be empty`,
+			`k.yaml:4: pools[0].fallback: "maybe" is neither endpoints nor none`,
+			`k.yaml:6: pools[0].endpoints[0].address: "engine:80" is not ip:port`,
+			`k.yaml:7: pools[0].endpoints[0].events.dial: "tcp://engine:1" is not tcp://ip:port`,
+		}},
+		{"used twice", pool + "- name: a\n  models: [m]\n" + endpoint, []string{
+			`k.yaml:5: pools[1].name: "a" stands at pools[0].name already`,
+			`k.yaml:6: pools[1].models[0]: "m" stands at pools[0].models[0] already`,
+			`k.yaml:7: pools[1].endpoints[0].address: "10.0.0.1:80" stands at pools[0].endpoints[0].address already`,
+		}},
+		{"events", pool[:len(pool)-len(endpoint)] + "  endpoints:\n  - address: 10.0.0.1:80\n    events: {listen: \"tcp://0.0.0.0:1\"}\n" +
+			"  - address: 10.0.0.2:80\n    events: {listen: \"tcp://127.0.0.1:1\", dial: \"tcp://10.0.0.2:1\"}\n" +
+			"  - address: 10.0.0.3:80\n    events: {topic: kv}\n", []string{
+			`k.yaml:6: pools[0].endpoints[0].events.listen: "tcp://0.0.0.0:1" is not tcp://ip:port on loopback`,
+			"k.yaml:8: pools[0].endpoints[1].events: listen and dial exclude each other",
+			"k.yaml:10: pools[0].endpoints[2].events.topic: a topic without listen or dial has no effect",
+		}},
+		{"match", pool + "  match: {path_prefix: chat, header: {name: x-pool}}\n", []string{
+			`k.yaml:5: pools[0].match.path_prefix: "chat" is not a path such as /chat`,
+			"k.yaml:5: pools[0].match.header: name and value are both needed",
+		}},
+		{"second document", pool + "---\npools: []\n", []string{"a second YAML document"}},
+		{"anchor", "budget: &b 1ms\n" + pool, []string{"k.yaml:1: budget: anchors, aliases and tags are not supported here"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Parse("k.yaml", []byte(tt.file))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			lines := strings.Split(err.Error(), "\n")
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error lacks %q; it is:\n%s", want, err)
+				}
+			}
+			if !strings.Contains(tt.name, "YAML") && tt.name != "twice" && len(lines) != len(tt.want) {
+				t.Errorf("%d problems, want %d:\n%s", len(lines), len(tt.want), err)
+			}
+		})
+	}
+}
+
+func TestLoadMissingFile(t *testing.T) {
+	if _, err := Load(t.TempDir() + "/none.yaml"); err == nil || !strings.Contains(err.Error(), "none.yaml") {
+		t.Errorf("error %v does not name the file", err)
+	}
+}
+
+func TestSizeRoundTrip(t *testing.T) {
+	for _, text := range []string{"0B", "1B", "1KiB", "1536B", "3KiB", "32MiB", "1GiB", "1025MiB"} {
+		var s Size
+		if err := s.parse(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if s.String() != text {
+			t.Errorf("%s reads back as %s", text, s)
+		}
+	}
+}
+
+func TestEveryKeyIsDocumented(t *testing.T) {
+	table := Reference()
+	for _, key := range []string{"`listen`", "`limits.body`", "`pools[].endpoints[].events.listen`", "`pools[].match.header.value`", "`envoy.all_paths`"} {
+		if !strings.Contains(table, key) {
+			t.Errorf("the reference lacks %s", key)
+		}
+	}
+}
+
+// FuzzParse holds that no input panics and that what is accepted satisfies the rules that other packages rely on.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(good))
+	f.Add([]byte("pools: [{name: a, models: [m], endpoints: [{address: '1.2.3.4:5'}]}]"))
+	f.Add([]byte("a: {b: [1, {c: d}]}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cfg, err := Parse("k.yaml", data)
+		if err != nil {
+			return
+		}
+		if len(cfg.Pools) == 0 || cfg.Budget >= cfg.Envoy.MessageTimeout || cfg.Limits.Bodies < cfg.Limits.Body {
+			t.Errorf("accepted a configuration that breaks its own rules: %+v", cfg)
+		}
+		for _, p := range cfg.Pools {
+			if len(p.Endpoints) == 0 || len(p.Models) == 0 {
+				t.Errorf("accepted a pool without endpoints or models: %+v", p)
+			}
+		}
+	})
+}

@@ -1,0 +1,323 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// maxFile bounds the configuration file: far above any real one, far below what could exhaust memory.
+const maxFile = 4 << 20
+
+// Problem is one thing wrong in a configuration file.
+type Problem struct {
+	File string
+	Line int    // 1-based; 0 when the problem has no place of its own
+	Key  string // full path such as pools[0].endpoints[2].address
+	Text string
+}
+
+func (p Problem) Error() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+	}
+	b.WriteString(": ")
+	if p.Key != "" {
+		b.WriteString(p.Key + ": ")
+	}
+	b.WriteString(p.Text)
+	return b.String()
+}
+
+// Load reads and checks the file at path. The error joins every Problem found.
+func Load(path string) (*Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read config: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read config: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("read config: %s is longer than %s", path, Size(maxFile))
+	}
+	return Parse(path, data)
+}
+
+// Parse checks data as the content of the file called name. The error joins every Problem found.
+func Parse(name string, data []byte) (*Config, error) {
+	d := decoder{name: name, lines: map[string]int{}}
+	cfg := Default()
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		// The parser's own text quotes the source and points at the place.
+		return nil, fmt.Errorf("%s: not valid YAML: %s", name, strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	for i, doc := range file.Docs {
+		if doc.Body == nil {
+			continue
+		}
+		if i > 0 {
+			d.problem(line(doc.Body), "", "a second YAML document: one file holds one configuration")
+			break
+		}
+		d.value("", doc.Body, reflect.ValueOf(cfg).Elem())
+	}
+	d.validate(cfg)
+	if len(d.problems) > 0 {
+		sort.SliceStable(d.problems, func(i, j int) bool { return d.problems[i].Line < d.problems[j].Line })
+		errs := make([]error, len(d.problems))
+		for i, p := range d.problems {
+			errs[i] = p
+		}
+		return nil, errors.Join(errs...)
+	}
+	return cfg, nil
+}
+
+// Default is the configuration of an empty file: it lacks only pools.
+func Default() *Config {
+	cfg := new(Config)
+	setDefaults(reflect.ValueOf(cfg).Elem())
+	return cfg
+}
+
+// setDefaults fills the fields of a struct from their default tags. A tag that does not parse is a mistake in this
+// package, found by any test that calls Default.
+func setDefaults(v reflect.Value) {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if field.Type.Kind() == reflect.Struct {
+			setDefaults(v.Field(i))
+			continue
+		}
+		if text, ok := field.Tag.Lookup("default"); ok {
+			if err := scalar(text, v.Field(i)); err != nil {
+				panic(fmt.Sprintf("config: default of %s: %v", field.Name, err))
+			}
+		}
+	}
+}
+
+// decoder walks the syntax tree beside the schema and notes where each key stands, so that later checks can name lines.
+type decoder struct {
+	name     string
+	lines    map[string]int
+	failed   map[string]bool
+	problems []Problem
+}
+
+func (d *decoder) problem(line int, key, text string) {
+	d.problems = append(d.problems, Problem{File: d.name, Line: line, Key: key, Text: text})
+	if d.failed == nil {
+		d.failed = map[string]bool{}
+	}
+	d.failed[key] = true
+}
+
+func line(n ast.Node) int {
+	if tok := n.GetToken(); tok != nil && tok.Position != nil {
+		return tok.Position.Line
+	}
+	return 0
+}
+
+func (d *decoder) value(path string, n ast.Node, v reflect.Value) {
+	switch n := n.(type) {
+	case *ast.NullNode:
+		return // "key:" without a value keeps the default
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		d.problem(line(n), path, "anchors, aliases and tags are not supported here")
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.mapping(path, n, v)
+	case reflect.Slice:
+		d.sequence(path, n, v)
+	default:
+		text, ok := scalarText(n)
+		if !ok {
+			d.problem(line(n), path, "a single value is needed here, not "+describe(n))
+			return
+		}
+		if err := scalar(text, v); err != nil {
+			d.problem(line(n), path, err.Error())
+		}
+	}
+}
+
+func (d *decoder) mapping(path string, n ast.Node, v reflect.Value) {
+	m, ok := n.(ast.MapNode)
+	if !ok {
+		d.problem(line(n), path, "a mapping of keys to values is needed here, not "+describe(n))
+		return
+	}
+	seen := map[string]bool{}
+	for it := m.MapRange(); it.Next(); {
+		key, ok := scalarText(it.Key())
+		if !ok {
+			d.problem(line(it.Key()), path, "this key is not plain text")
+			continue
+		}
+		full := join(path, key)
+		i, ok := fieldOf(v.Type(), key)
+		if !ok {
+			text := "unknown key"
+			if near := nearest(key, keysOf(v.Type())); near != "" {
+				text += fmt.Sprintf(", did you mean %q?", near)
+			} else {
+				text += "; known here: " + strings.Join(keysOf(v.Type()), ", ")
+			}
+			d.problem(line(it.Key()), full, text)
+			continue
+		}
+		if seen[key] {
+			d.problem(line(it.Key()), full, "this key stands here twice")
+			continue
+		}
+		seen[key] = true
+		d.lines[full] = line(it.Key())
+		d.value(full, it.Value(), v.Field(i))
+	}
+}
+
+func (d *decoder) sequence(path string, n ast.Node, v reflect.Value) {
+	s, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.problem(line(n), path, "a list is needed here, not "+describe(n))
+		return
+	}
+	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
+	for i, item := range s.Values {
+		if out.Index(i).Kind() == reflect.Struct {
+			setDefaults(out.Index(i))
+		}
+		full := fmt.Sprintf("%s[%d]", path, i)
+		d.lines[full] = line(item)
+		d.value(full, item, out.Index(i))
+	}
+	v.Set(out)
+}
+
+// scalarText returns the text of a scalar as it stands in the file, without its quotes.
+func scalarText(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+// scalar parses text into a field of one of the schema's leaf types.
+func scalar(text string, v reflect.Value) error {
+	switch p := v.Addr().Interface().(type) {
+	case interface{ parse(string) error }:
+		return p.parse(text)
+	case *string:
+		*p = text
+	case *bool:
+		switch text {
+		case "true":
+			*p = true
+		case "false":
+			*p = false
+		default:
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+	case *int:
+		n, err := strconv.Atoi(strings.ReplaceAll(text, "_", ""))
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", text)
+		}
+		*p = n
+	default:
+		return fmt.Errorf("no rule for the type %s", v.Type())
+	}
+	return nil
+}
+
+func describe(n ast.Node) string {
+	switch n.(type) {
+	case *ast.SequenceNode:
+		return "a list"
+	case ast.MapNode:
+		return "a mapping"
+	}
+	if text, ok := scalarText(n); ok {
+		return strconv.Quote(text)
+	}
+	return "this"
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func keysOf(t reflect.Type) []string {
+	keys := make([]string, t.NumField())
+	for i := range keys {
+		keys[i] = t.Field(i).Tag.Get("yaml")
+	}
+	return keys
+}
+
+func fieldOf(t reflect.Type, key string) (int, bool) {
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("yaml") == key {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// nearest returns the known key that a misspelt one most likely means, or "" when none is close.
+func nearest(key string, known []string) string {
+	best, bestDistance := "", len(key)/2+1
+	for _, k := range known {
+		if d := distance(key, k); d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance of two short keys, in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j]+1, row[j+1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

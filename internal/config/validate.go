@@ -1,0 +1,213 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+)
+
+var (
+	poolName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+	envoyVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
+)
+
+// validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
+func (d *decoder) validate(c *Config) {
+	d.listen(c)
+	d.loopback("admin", c.Admin)
+	d.duration("budget", c.Budget, time.Millisecond, time.Minute)
+	d.duration("drain", c.Drain, 0, 10*time.Minute)
+	d.size("limits.body", c.Limits.Body, 1<<10, 1<<30)
+	// A stream holds its headers too: 1 MiB covers what Envoy lets through.
+	if c.Limits.Bodies < c.Limits.Body+1<<20 {
+		d.at("limits.bodies", "%s is below limits.body (%s) plus 1MiB", c.Limits.Bodies, c.Limits.Body)
+	}
+	d.number("limits.prompt_tokens", c.Limits.PromptTokens, 1, 1<<24)
+	d.duration("tokenize.timeout", c.Tokenize.Timeout, time.Millisecond, time.Minute)
+	if c.Tokenize.Timeout > c.Budget {
+		d.at("tokenize.timeout", "%s is above budget (%s)", c.Tokenize.Timeout, c.Budget)
+	}
+	d.size("tokenize.cache", c.Tokenize.Cache, 0, 64<<30)
+	d.number("tokenize.concurrency", c.Tokenize.Concurrency, 1, 1<<16)
+	d.number("index.max_blocks", c.Index.MaxBlocks, 1000, 1_000_000_000)
+	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
+	d.envoy(c)
+	d.pools(c)
+}
+
+// at records a problem with the key at path, at its line or at the nearest enclosing key that stands in the file.
+func (d *decoder) at(path, format string, args ...any) {
+	if d.failed[path] {
+		return
+	}
+	line := 0
+	for p := path; p != "" && line == 0; p = parent(p) {
+		line = d.lines[p]
+	}
+	d.problem(line, path, fmt.Sprintf(format, args...))
+}
+
+func parent(path string) string {
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+func (d *decoder) number(path string, v, lo, hi int) {
+	if v < lo || v > hi {
+		d.at(path, "%d is not in the range %d to %d", v, lo, hi)
+	}
+}
+
+func (d *decoder) duration(path string, v Duration, lo, hi time.Duration) {
+	if v.Std() < lo || v.Std() > hi {
+		d.at(path, "%s is not in the range %s to %s", v, lo, hi)
+	}
+}
+
+func (d *decoder) size(path string, v, lo, hi Size) {
+	if v < lo || v > hi {
+		d.at(path, "%s is not in the range %s to %s", v, lo, hi)
+	}
+}
+
+func (d *decoder) listen(c *Config) {
+	if path, ok := strings.CutPrefix(c.Listen, "unix:"); ok {
+		// The kernel's limit for the path of a Unix socket is 108 bytes with its end mark.
+		if path == "" || len(path) > 107 {
+			d.at("listen", "%q is not unix:PATH with a path of 1 to 107 bytes", c.Listen)
+		}
+		return
+	}
+	addr, err := netip.ParseAddrPort(c.Listen)
+	switch {
+	case err != nil:
+		d.at("listen", "%q is neither unix:PATH nor ip:port", c.Listen)
+	case !addr.Addr().IsLoopback() && !c.Insecure:
+		d.at("listen", "%q is not on loopback: prompts would travel in clear text; use unix:PATH or 127.0.0.1, or write insecure: true", c.Listen)
+	}
+}
+
+func (d *decoder) loopback(path, value string) {
+	addr, err := netip.ParseAddrPort(value)
+	switch {
+	case err != nil:
+		d.at(path, "%q is not ip:port", value)
+	case !addr.Addr().IsLoopback():
+		d.at(path, "%q is not on loopback (127.0.0.1:port or [::1]:port)", value)
+	}
+}
+
+func (d *decoder) envoy(c *Config) {
+	if _, err := netip.ParseAddrPort(c.Envoy.Listen); err != nil {
+		d.at("envoy.listen", "%q is not ip:port", c.Envoy.Listen)
+	}
+	d.loopback("envoy.admin", c.Envoy.Admin)
+	if c.Envoy.Version != "" && !envoyVersion.MatchString(c.Envoy.Version) {
+		d.at("envoy.version", "%q is not a release such as 1.40.0", c.Envoy.Version)
+	}
+	d.duration("envoy.message_timeout", c.Envoy.MessageTimeout, 10*time.Millisecond, time.Minute)
+	if c.Budget >= c.Envoy.MessageTimeout {
+		d.at("budget", "%s is not below envoy.message_timeout (%s): Envoy would give up before the router decides", c.Budget, c.Envoy.MessageTimeout)
+	}
+}
+
+func (d *decoder) pools(c *Config) {
+	if len(c.Pools) == 0 {
+		d.at("pools", "at least one pool is needed, with name, models and endpoints")
+	}
+	u := uniques{d: d, names: map[string]string{}, models: map[string]string{}, addresses: map[string]string{}, events: map[string]string{}}
+	for i := range c.Pools {
+		d.pool(fmt.Sprintf("pools[%d]", i), &c.Pools[i], &u)
+	}
+}
+
+// uniques remembers which key used a value first.
+type uniques struct {
+	d                                *decoder
+	names, models, addresses, events map[string]string
+}
+
+func (u *uniques) claim(used map[string]string, path, value string) {
+	if first, ok := used[value]; ok {
+		u.d.at(path, "%q stands at %s already", value, first)
+		return
+	}
+	used[value] = path
+}
+
+func (d *decoder) pool(path string, p *Pool, u *uniques) {
+	if !poolName.MatchString(p.Name) {
+		d.at(path+".name", "%q is not a name: 1 to 63 letters, digits, '-' and '_', a letter or digit first", p.Name)
+	} else {
+		u.claim(u.names, path+".name", p.Name)
+	}
+	if len(p.Models) == 0 {
+		d.at(path+".models", "at least one served model name is needed")
+	}
+	for key, names := range map[string][]string{".models": p.Models, ".adapters": p.Adapters} {
+		for j, name := range names {
+			at := fmt.Sprintf("%s%s[%d]", path, key, j)
+			if name == "" {
+				d.at(at, "a served name cannot be empty")
+				continue
+			}
+			u.claim(u.models, at, name)
+		}
+	}
+	if p.MaxModelLen < 0 {
+		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
+	}
+	if p.Fallback != "endpoints" && p.Fallback != "none" {
+		d.at(path+".fallback", "%q is neither endpoints nor none", p.Fallback)
+	}
+	if p.Match.PathPrefix != "" && (!strings.HasPrefix(p.Match.PathPrefix, "/") || strings.HasSuffix(p.Match.PathPrefix, "/")) {
+		d.at(path+".match.path_prefix", "%q is not a path such as /chat, without a slash at its end", p.Match.PathPrefix)
+	}
+	if (p.Match.Header.Name == "") != (p.Match.Header.Value == "") {
+		d.at(path+".match.header", "name and value are both needed")
+	}
+	if len(p.Endpoints) == 0 {
+		d.at(path+".endpoints", "at least one endpoint is needed")
+	}
+	for j := range p.Endpoints {
+		d.endpoint(fmt.Sprintf("%s.endpoints[%d]", path, j), &p.Endpoints[j], u)
+	}
+}
+
+func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
+	addr, err := netip.ParseAddrPort(e.Address)
+	if err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() || addr.Addr().Zone() != "" {
+		d.at(path+".address", "%q is not ip:port with an address of one host (Envoy follows it, so a name is not possible)", e.Address)
+	} else {
+		u.claim(u.addresses, path+".address", addr.String())
+	}
+	switch {
+	case e.Events.Listen != "" && e.Events.Dial != "":
+		d.at(path+".events", "listen and dial exclude each other")
+	case e.Events.Listen != "":
+		addr, err := tcp(e.Events.Listen)
+		if err != nil || !addr.Addr().IsLoopback() {
+			d.at(path+".events.listen", "%q is not tcp://ip:port on loopback", e.Events.Listen)
+		} else if addr.Port() != 0 {
+			u.claim(u.events, path+".events.listen", e.Events.Listen)
+		}
+	case e.Events.Dial != "":
+		addr, err := tcp(e.Events.Dial)
+		if err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() {
+			d.at(path+".events.dial", "%q is not tcp://ip:port of one host", e.Events.Dial)
+		} else {
+			u.claim(u.events, path+".events.dial", e.Events.Dial)
+		}
+	case e.Events.Topic != "":
+		d.at(path+".events.topic", "a topic without listen or dial has no effect")
+	}
+}
+
+func tcp(value string) (netip.AddrPort, error) {
+	rest, ok := strings.CutPrefix(value, "tcp://")
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("%q does not start with tcp://", value)
+	}
+	return netip.ParseAddrPort(rest)
+}

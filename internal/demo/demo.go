@@ -1,0 +1,151 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/lab"
+)
+
+// Options configures one run of the demo.
+type Options struct {
+	Kvsteer string    // the kvsteer binary
+	Envoy   string    // an Envoy binary, 1.37 or newer
+	Port    int       // first of the ports used
+	JSON    string    // file for the figures, "" for none
+	Keep    bool      // after the table, leave the steered site running until ctx ends
+	Out     io.Writer // what people read
+}
+
+const (
+	model   = "sim"
+	engines = 4
+	maxWait = 80 * time.Second // for both arms together
+)
+
+// engineArgs make the simulated engines behave like a mid-size model on one accelerator, scaled so that a demo stays short.
+var engineArgs = []string{"--block-size", "16", "--blocks", "4096", "--prefill-rate", "6000", "--decode-rate", "120"}
+
+// Run shows both arms and returns nil when the table was printed. When ctx ends first it returns its cause; no process is left
+// in any case.
+func Run(ctx context.Context, o Options) error {
+	dir, err := os.MkdirTemp("", "kvsteer-demo-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the demo: %w", err)
+	}
+	version, err := lab.EnvoyVersion(ctx, o.Envoy)
+	if err != nil {
+		return err
+	}
+	l, err := lab.New(lab.Options{Kvsteer: o.Kvsteer, Envoy: o.Envoy, Dir: dir})
+	if err != nil {
+		return err
+	}
+	err = run(ctx, l, o, version, dir)
+	l.Close()
+	if err == nil || errors.Is(err, context.Canceled) {
+		_ = os.RemoveAll(dir)
+		return err
+	}
+	return fmt.Errorf("%w\nlogs and configurations are kept in %s", err, dir)
+}
+
+func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error {
+	pools := []lab.PoolOptions{{Name: "chat", Model: model, Engines: engines, Args: engineArgs}}
+	steered := lab.SiteOptions{Name: "kvsteer", Pools: pools, BasePort: o.Port, EnvoyVersion: version}
+	plain := lab.SiteOptions{Name: "round-robin", Pools: pools, BasePort: o.Port + steered.Ports(), RoundRobin: true}
+	workload := defaultWorkload
+	script := workload.script()
+	total := workload.requests()
+	fmt.Fprintf(o.Out, "kvsteer demo: %d simulated engines behind Envoy %s; %d requests in %d conversations of %d tenants, sent twice\n",
+		engines, version, total, workload.Conversations, workload.Tenants)
+
+	limit, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("the demo took longer than %s", maxWait))
+	defer cancel()
+	var arms []Arm
+	var kept *lab.Site
+	for _, arm := range []lab.SiteOptions{steered, plain} {
+		site, err := l.StartSite(limit, arm)
+		if err != nil {
+			return portHint(limit, err, o.Port, steered.Ports()+plain.Ports())
+		}
+		if !arm.RoundRobin {
+			kept = site
+		}
+		show := progress(o.Out, arm.Name, total)
+		all := play(limit, site, model, script, show.done)
+		show.end()
+		if limit.Err() != nil {
+			return context.Cause(limit)
+		}
+		entries, err := site.ReadLog(limit, len(all))
+		if err != nil {
+			return err
+		}
+		arms = append(arms, summarise(arm.Name, all, site.Engines, perEndpoint(entries)))
+	}
+	fmt.Fprintln(o.Out)
+	if err := table(o.Out, arms); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	if o.JSON != "" {
+		if err := writeJSON(o.JSON, arms); err != nil {
+			return err
+		}
+		fmt.Fprintf(o.Out, "\nThe figures are in %s.\n", o.JSON)
+	}
+	if err := failed(arms, total); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "\nPrompt tokens from cache are the engines' own report. Both arms had engines of their own that started empty.\n")
+	if !o.Keep {
+		fmt.Fprintf(o.Out, "Where to look next: --keep leaves the steered site running and prints its URLs; README.md, \"Adding the filter\", for your own Envoy.\n")
+		return nil
+	}
+	return keep(ctx, o.Out, kept, dir)
+}
+
+// failed makes errors of the requests an error of the demo, after the table has shown them.
+func failed(arms []Arm, total int) error {
+	for _, a := range arms {
+		if a.Errors > 0 || a.Requests < total {
+			return fmt.Errorf("arm %s: %d of %d requests failed and %d were not sent", a.Name, a.Errors, total, total-a.Requests)
+		}
+	}
+	return nil
+}
+
+func portHint(ctx context.Context, err error, base, n int) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, lab.ErrPortTaken) {
+		return fmt.Errorf("%w: the demo needs the ports %d to %d; end what uses them (another demo?) or choose others with --port", err, base, base+n-1)
+	}
+	return err
+}
+
+func keep(ctx context.Context, out io.Writer, s *lab.Site, dir string) error {
+	fmt.Fprintf(out, `
+The steered site is running until Ctrl-C:
+  send requests here    %s/v1/chat/completions  (model %q)
+  router metrics        %s/metrics
+  Envoy's statistics    %s/stats?filter=ext_proc
+  first engine          http://%s/metrics
+  access log            %s
+  configurations        %s
+`, s.URL, model, s.RouterAdmin, s.EnvoyAdmin, s.Engines[0].Address, s.AccessLog, filepath.Join(dir, "kvsteer-*.yaml"))
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.Envoy.Ended():
+		return fmt.Errorf("Envoy ended; the end of its log:\n%s", s.Envoy.Tail())
+	case <-s.Router.Ended():
+		return fmt.Errorf("the router ended; the end of its log:\n%s", s.Router.Tail())
+	}
+}

@@ -1,0 +1,90 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+)
+
+// Options names the programs of a lab and its folder.
+type Options struct {
+	Kvsteer string // the kvsteer binary
+	Envoy   string // an Envoy binary, 1.37 or newer
+	Dir     string // existing folder for configurations, sockets and logs; its path plus 20 bytes must fit a Unix socket (107 bytes)
+}
+
+// Lab owns a set of processes.
+type Lab struct {
+	opt   Options
+	spawn *spawner
+
+	mu        sync.Mutex
+	processes []*Process // in the order they were started
+	closed    bool
+}
+
+// New returns a lab without processes.
+func New(o Options) (*Lab, error) {
+	for name, path := range map[string]string{"kvsteer": o.Kvsteer, "Envoy": o.Envoy} {
+		if path == "" {
+			return nil, fmt.Errorf("lab: the path of the %s binary is needed", name)
+		}
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("lab: %s binary: %w", name, err)
+		}
+	}
+	if info, err := os.Stat(o.Dir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("lab: %q is not a folder", o.Dir)
+	}
+	return &Lab{opt: o, spawn: newSpawner()}, nil
+}
+
+// Close stops every process, the last started first, and returns when all have ended.
+func (l *Lab) Close() {
+	l.mu.Lock()
+	l.closed = true
+	processes := l.processes
+	l.mu.Unlock()
+	for i := len(processes) - 1; i >= 0; i-- {
+		processes[i].Stop()
+	}
+	l.spawn.close()
+}
+
+// FreePorts returns n loopback TCP ports that nothing listened on a moment ago. Another process may take one before its use;
+// whoever starts on it then says so.
+func FreePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	var open []net.Listener
+	defer func() {
+		for _, l := range open {
+			l.Close()
+		}
+	}()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find free ports: %w", err)
+		}
+		open = append(open, l)
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// ErrPortTaken is wrapped by CheckPorts.
+var ErrPortTaken = errors.New("port is in use")
+
+// CheckPorts reports the first of n loopback ports from base on that is taken.
+func CheckPorts(base, n int) error {
+	for port := base; port < base+n; port++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return fmt.Errorf("127.0.0.1:%d: %w", port, ErrPortTaken)
+		}
+		l.Close()
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// startTimeout bounds the start of one process: long enough for a loaded machine, short enough to be told.
+const startTimeout = 30 * time.Second
+
+// SiteOptions describes one site: pools of engines, a router and an Envoy before them.
+type SiteOptions struct {
+	Name         string // prefix of file and process names, "" for the only site
+	Pools        []PoolOptions
+	BasePort     int               // first of the site's ports; 0 picks free ones
+	EnvoyVersion string            // passed to kvsteer envoy; "" prints the layout for unknown versions
+	RouterConfig string            // further top-level lines of the router's configuration
+	RouterEnv    map[string]string // not inherited further
+	RoundRobin   bool              // no router: Envoy alone spreads the requests round robin
+}
+
+// PoolOptions describes the engines of one pool.
+type PoolOptions struct {
+	Name    string
+	Model   string
+	Match   string   // value of the pool's match key, such as {host: a.test}; "" for the only pool
+	Engines int      // how many
+	Args    []string // further arguments of each kvsteer engine
+	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
+}
+
+// Site is a running site.
+type Site struct {
+	URL         string // where clients send their requests
+	EnvoyAdmin  string // URL
+	RouterAdmin string // URL, "" without a router
+	AccessLog   string // path of Envoy's access log
+	Config      string // path of the router's configuration
+	Engines     []*Engine
+	Router      *Process
+	Envoy       *Process
+
+	lab *Lab
+	opt SiteOptions
+}
+
+// Engine is one simulated engine.
+type Engine struct {
+	*Process
+	Pool    string
+	Address string // ip:port of its HTTP server
+
+	lab  *Lab
+	argv []string
+}
+
+// Ports returns how many consecutive ports a site needs from BasePort on.
+func (o SiteOptions) Ports() int {
+	n := 3
+	for _, p := range o.Pools {
+		n += 2 * p.Engines
+	}
+	return n
+}
+
+// StartSite starts engines, router and Envoy, and returns when each answers.
+func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
+	ports, err := sitePorts(o)
+	if err != nil {
+		return nil, err
+	}
+	next := func() int { p := ports[0]; ports = ports[1:]; return p }
+	address := func() string { return fmt.Sprintf("127.0.0.1:%d", next()) }
+	s := &Site{lab: l, opt: o, AccessLog: l.file(o, "access.log"), Config: l.file(o, "kvsteer.yaml")}
+	envoyListen, envoyAdmin, routerAdmin := address(), address(), address()
+	s.URL, s.EnvoyAdmin = "http://"+envoyListen, "http://"+envoyAdmin
+	var pools strings.Builder
+	for _, p := range o.Pools {
+		fmt.Fprintf(&pools, "- name: %s\n  models: [%s]\n", p.Name, p.Model)
+		if p.Match != "" {
+			fmt.Fprintf(&pools, "  match: %s\n", p.Match)
+		}
+		pools.WriteString("  endpoints:\n")
+		for i := range p.Engines {
+			e := &Engine{Pool: p.Name, Address: address(), lab: l}
+			events := "tcp://" + address()
+			source, flag := "listen", "--events-connect"
+			if p.Dial {
+				source, flag = "dial", "--events-bind"
+			}
+			fmt.Fprintf(&pools, "  - address: %s\n    events: {%s: %q}\n", e.Address, source, events)
+			e.argv = append([]string{l.opt.Kvsteer, "engine", "--listen", e.Address, "--model", p.Model, flag, events}, p.Args...)
+			if e.Process, err = l.start(fmt.Sprintf("%sengine-%s-%d", prefix(o), p.Name, i), e.argv...); err != nil {
+				return nil, err
+			}
+			s.Engines = append(s.Engines, e)
+		}
+	}
+	for _, e := range s.Engines {
+		if err := e.untilHealthy(ctx); err != nil {
+			return nil, err
+		}
+	}
+	config := fmt.Sprintf("listen: unix:%s\nadmin: %s\n%s\nenvoy: {listen: %q, admin: %q}\npools:\n%s",
+		l.file(o, "extproc.sock"), routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, pools.String())
+	if err := os.WriteFile(s.Config, []byte(config), 0o644); err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	var envoyConfig []byte
+	if o.RoundRobin {
+		envoyConfig = roundRobin(envoyListen, envoyAdmin, s.AccessLog, s.Engines)
+	} else {
+		s.RouterAdmin = "http://" + routerAdmin
+		if err := s.StartRouter(ctx); err != nil {
+			return nil, err
+		}
+		if envoyConfig, err = l.envoyConfig(s); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.startEnvoy(ctx, envoyConfig)
+}
+
+func sitePorts(o SiteOptions) ([]int, error) {
+	if o.BasePort == 0 {
+		return FreePorts(o.Ports())
+	}
+	if err := CheckPorts(o.BasePort, o.Ports()); err != nil {
+		return nil, err
+	}
+	ports := make([]int, o.Ports())
+	for i := range ports {
+		ports[i] = o.BasePort + i
+	}
+	return ports, nil
+}
+
+func prefix(o SiteOptions) string {
+	if o.Name == "" {
+		return ""
+	}
+	return o.Name + "-"
+}
+
+func (l *Lab) file(o SiteOptions, name string) string {
+	return filepath.Join(l.opt.Dir, prefix(o)+name)
+}
+
+// StartRouter starts the router, again after it was killed or stopped, and waits until it is ready.
+func (s *Site) StartRouter(ctx context.Context) error {
+	p, err := s.lab.start(prefix(s.opt)+"router", s.lab.opt.Kvsteer, "serve", "--config", s.Config)
+	if err != nil {
+		return err
+	}
+	s.Router = p
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %s", startTimeout))
+	defer cancel()
+	return p.until(ctx, "ready", func() bool { return answers(ctx, s.RouterAdmin+"/readyz") })
+}
+
+// Pause stops the router's process as a hang would; Resume lets it go on.
+func (s *Site) Pause() error  { return s.Router.Signal(syscall.SIGSTOP) }
+func (s *Site) Resume() error { return s.Router.Signal(syscall.SIGCONT) }
+
+// Restart starts an engine that was killed again, empty, at the same address.
+func (e *Engine) Restart(ctx context.Context) error {
+	p, err := e.lab.start(e.Name, e.argv...)
+	if err != nil {
+		return err
+	}
+	e.Process = p
+	return e.untilHealthy(ctx)
+}
+
+func (e *Engine) untilHealthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %s", startTimeout))
+	defer cancel()
+	return e.until(ctx, "healthy", func() bool { return answers(ctx, "http://"+e.Address+"/health") })
+}

@@ -1,0 +1,132 @@
+package pool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Config describes one pool.
+type Config struct {
+	Name        string   // unique; metric label and part of the block namespace
+	Models      []string // served names of the base weights, the first is canonical; at least one
+	Adapters    []string // served names of adapters on these weights
+	MaxModelLen int      // prompt and answer in tokens that the engines accept; 0 means not known
+	Match       Match    // what Envoy knows about a request of this pool without its body
+	Endpoints   []string // ip:port, unique among all pools
+}
+
+// Match selects requests by what Envoy's route table can see. All fields that are set must agree; the zero Match sets none.
+type Match struct {
+	Host        string // host without port, case-insensitive
+	PathPrefix  string // whole leading segments of the path, such as /chat
+	HeaderName  string // header that must be present …
+	HeaderValue string // … with exactly this value; "" asks for presence only
+}
+
+func (m Match) zero() bool { return m == Match{} }
+
+func (m Match) matches(host, path string, header func(string) string) bool {
+	if m.Host != "" && !strings.EqualFold(m.Host, host) {
+		return false
+	}
+	if rest, ok := strings.CutPrefix(path, m.PathPrefix); !ok || m.PathPrefix != "" && rest != "" && rest[0] != '/' {
+		return false
+	}
+	if m.HeaderName == "" {
+		return true
+	}
+	if header == nil {
+		return false
+	}
+	got := header(m.HeaderName)
+	return got != "" && (m.HeaderValue == "" || got == m.HeaderValue)
+}
+
+// bySpecificity orders matches as the routes of Envoy's configuration are ordered: longer path prefixes first, then those with a header, then
+// those with a host.
+func bySpecificity(a, b Match) int {
+	set := func(s string) int { return min(len(s), 1) }
+	return cmp.Or(
+		cmp.Compare(len(b.PathPrefix), len(a.PathPrefix)),
+		cmp.Compare(set(b.HeaderName), set(a.HeaderName)),
+		cmp.Compare(set(b.Host), set(a.Host)),
+	)
+}
+
+// validate reports every problem of the pools at once.
+func validate(pools []Config) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(pools) == 0 {
+		bad("pools: none given, at least one is needed")
+	}
+	names := map[string]bool{}
+	models := map[string]string{}    // served name → pool
+	addresses := map[string]string{} // ip:port → pool
+	matches := map[Match]string{}
+	for i, c := range pools {
+		key := fmt.Sprintf("pools[%d]", i)
+		switch {
+		case c.Name == "":
+			bad("%s.name: empty", key)
+		case names[c.Name]:
+			bad("%s.name: %q is used twice", key, c.Name)
+		}
+		names[c.Name] = true
+		if len(c.Models) == 0 {
+			bad("%s.models: none given, at least one is needed", key)
+		}
+		for _, m := range append(append([]string(nil), c.Models...), c.Adapters...) {
+			if m == "" {
+				bad("%s.models: empty name", key)
+			} else if other, taken := models[m]; taken {
+				bad("%s.models: %q already names a model of pool %q", key, m, other)
+			}
+			models[m] = c.Name
+		}
+		if c.MaxModelLen < 0 {
+			bad("%s.max_model_len: %d, want 0 (not known) or more", key, c.MaxModelLen)
+		}
+		if c.Match.HeaderName == "" && c.Match.HeaderValue != "" {
+			bad("%s.match.header: value %q without a name", key, c.Match.HeaderValue)
+		}
+		if other, taken := matches[c.Match]; taken && !c.Match.zero() {
+			bad("%s.match: the same as that of pool %q", key, other)
+		}
+		matches[c.Match] = c.Name
+		if len(c.Endpoints) == 0 {
+			bad("%s.endpoints: none given, at least one is needed", key)
+		}
+		for _, text := range c.Endpoints {
+			addr, err := parseAddress(text)
+			if err != nil {
+				bad("%s.endpoints: %w", key, err)
+				continue
+			}
+			if other, taken := addresses[addr]; taken {
+				bad("%s.endpoints: %q already stands in pool %q", key, text, other)
+			}
+			addresses[addr] = c.Name
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parseAddress returns the canonical ip:port. Envoy's ORIGINAL_DST clusters take an IP address and port, never a name.
+func parseAddress(text string) (string, error) {
+	ap, err := netip.ParseAddrPort(text)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%q is not ip:port", text)
+	case ap.Port() == 0:
+		return "", fmt.Errorf("%q has port 0, want 1 to 65535", text)
+	case ap.Addr().IsUnspecified(), ap.Addr().IsMulticast():
+		return "", fmt.Errorf("%q is not the address of one endpoint", text)
+	case ap.Addr().Zone() != "":
+		return "", fmt.Errorf("%q has a zone, which cannot be sent to Envoy", text)
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String(), nil
+}

@@ -1,0 +1,31 @@
+// Package pool knows the endpoints: which pools there are, which pool a request belongs to, and which endpoints are healthy.
+//
+// A pool is one set of endpoints that serve the same base weights, under one or more served names and with adapters on top.
+// A request finds its pool by the model it names ([Set.ByModel]), or, where the model is not known, by what Envoy knows without
+// reading the body ([Set.ByRequest]): host, path prefix or a header.
+//
+//	set, err := pool.New(pool.Options{Pools: []pool.Config{{
+//		Name:      "chat",
+//		Models:    []string{"llama"},
+//		Adapters:  []string{"llama-sql"},
+//		Endpoints: []string{"10.0.0.11:8000", "10.0.0.12:8000"},
+//	}}})
+//	go set.Run(ctx)
+//	p, adapter, ok := set.ByModel("llama-sql") // pool chat, adapter "llama-sql"
+//
+// # Health
+//
+// An endpoint is taken to be healthy until shown otherwise, so that a router that has just started routes at once. Each endpoint is
+// probed with GET /health every ProbeInterval; any answer below 500 shows that it lives (an engine without that path answers
+// 404, a dead vLLM engine behind a live web server answers 503). It is down after two failed checks in a row, or one
+// refused connection: nobody listens there. A connect error that the rest of the program reports counts as one failed check and
+// makes the next probe happen at once. While checks fail, the time between probes doubles from a quarter of ProbeInterval up to
+// MaxBackoff, with jitter. One good probe brings the endpoint back. Only probes bring it back: a report that all is well
+// merely hastens the probe.
+//
+// # Concurrency
+//
+// All methods may be called from any goroutine. [Set.Run] probes, with one goroutine per endpoint, and returns when all of them have ended; it
+// may be called once. Everything else only reads snapshots and takes no lock that is held over I/O. The metric series of an endpoint
+// disappear when its probing ends.
+package pool

@@ -1,0 +1,81 @@
+package pool
+
+import (
+	"testing"
+	"time"
+)
+
+func TestHealth(t *testing.T) {
+	const (
+		ok      = 'o' // good probe
+		fail    = 'f' // failed probe
+		refused = 'r' // refused probe
+		suspect = 's' // reported connect error
+		trust   = 't' // reported success
+	)
+	tests := []struct {
+		name, steps string
+		down        bool
+	}{
+		{"at start", "", false},
+		{"one failure", "f", false},
+		{"two failures", "ff", true},
+		{"failures with a success between", "fof", false},
+		{"one refusal", "r", true},
+		{"reported error alone", "s", false},
+		{"many reported errors", "ssssss", false},
+		{"reported error and a failed probe", "sf", true},
+		{"reported error and a good probe", "so", false},
+		{"reported success clears a suspicion", "stf", false},
+		{"reported success does not bring back", "rt", true},
+		{"reported error while down", "rs", true},
+		{"one good probe brings back", "fffo", false},
+		{"back and fails once", "ffof", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var h health
+			for _, step := range tt.steps {
+				switch step {
+				case ok:
+					h = h.ok()
+				case fail:
+					h = h.failed(false)
+				case refused:
+					h = h.failed(true)
+				case suspect:
+					h = h.suspected()
+				case trust:
+					h = h.trusted()
+				}
+			}
+			if h.down != tt.down {
+				t.Errorf("after %q: down = %v, want %v", tt.steps, h.down, tt.down)
+			}
+		})
+	}
+}
+
+func TestScheduleDelay(t *testing.T) {
+	s := schedule{interval: 2 * time.Second, first: 500 * time.Millisecond, cap: 10 * time.Second}
+	tests := []struct {
+		name     string
+		failures int
+		jitter   float64
+		want     time.Duration
+	}{
+		{"healthy", 0, 0.5, 2 * time.Second},
+		{"healthy, shortest", 0, 0, 1800 * time.Millisecond},
+		{"first failure", 1, 0.5, 500 * time.Millisecond},
+		{"second", 2, 0.5, time.Second},
+		{"fifth", 5, 0.5, 8 * time.Second},
+		{"capped", 6, 0.5, 10 * time.Second},
+		{"capped for ever", 1 << 40, 0.5, 10 * time.Second},
+		{"failing, shortest", 1, 0, 375 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		if got := s.delay(health{failures: tt.failures}, tt.jitter); got != tt.want {
+			t.Errorf("%s: delay = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// BenchmarkDecide is one whole decision about a prompt given as token ids, of which endpoints hold different shares. Most of its time goes into
+// reading the body.
+func BenchmarkDecide(b *testing.B) {
+	for _, tokens := range []int{1 << 10, 32 << 10} {
+		for _, endpoints := range []int{8, 64} {
+			b.Run(fmt.Sprintf("tokens=%dk/endpoints=%d", tokens>>10, endpoints), func(b *testing.B) {
+				w := newWorld(b, Options{Now: time.Now}, chat(endpoints))
+				prompt := run(1, tokens)
+				for i := range endpoints {
+					w.hold(address(i), block, plain, prompt[:(i+1)*tokens/endpoints])
+				}
+				req := given("llama", prompt)
+				b.ReportAllocs()
+				for b.Loop() {
+					if d := w.r.Decide(b.Context(), req); d.Reason != ReasonPrefix && d.Reason != ReasonLoad {
+						b.Fatal(d.Reason)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkPlace is what a decision costs without body and prompt.
+func BenchmarkPlace(b *testing.B) {
+	for _, endpoints := range []int{8, 64, 1000} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			w := newWorld(b, Options{Now: time.Now}, chat(endpoints))
+			b.ReportAllocs()
+			for b.Loop() {
+				w.r.Decide(b.Context(), Request{Unread: true})
+			}
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package router
+
+import (
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/pool"
+	"github.com/kvsteer/kvsteer/kvindex"
+)
+
+// candidate is one healthy endpoint of a request's pool.
+type candidate struct {
+	at        int // position in the fleet
+	endpoint  *pool.Endpoint
+	slot      kvindex.Slot
+	blockSize int // tokens per block; 0 when the prompt is not matched here
+	extraKeys bool
+}
+
+// scratch is the memory of one decision, used again by later ones.
+type scratch struct {
+	candidates []candidate
+	standings  []standing // of candidates, by position
+	costs      []float64  // of candidates, by position
+
+	// One lookup: candidates of one block size, or those that may be asked for token ids.
+	keys  []uint64
+	slots []kvindex.Slot
+	held  []kvindex.Held
+	at    []int // position in candidates
+	sizes []int // block sizes looked up
+}
+
+// gather takes the healthy endpoints of the fleet for candidates, and of these the ones for indexed whose blocks are known.
+func (sc *scratch) gather(f *fleet) (indexed bool) {
+	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
+	for i, t := range f.targets {
+		if !t.endpoint.Healthy() {
+			continue
+		}
+		c := candidate{at: i, endpoint: t.endpoint}
+		if s := t.source.Load(); s != nil {
+			if state := s.state.Load(); state.readable() {
+				if _, any := s.index.Blocks(state.slot); any > 0 {
+					c.slot, c.blockSize, c.extraKeys = state.slot, state.about.BlockSize, state.about.ExtraKeys
+					indexed = true
+				}
+			}
+		}
+		sc.candidates = append(sc.candidates, c)
+		sc.standings = append(sc.standings, standing{})
+	}
+	return indexed
+}
+
+// dropPlain leaves only those indexed whose events tell salted blocks from plain ones.
+func (sc *scratch) dropPlain() (indexed bool) {
+	for i := range sc.candidates {
+		if c := &sc.candidates[i]; !c.extraKeys {
+			c.blockSize = 0
+		}
+		indexed = indexed || sc.candidates[i].blockSize > 0
+	}
+	return indexed
+}
+
+// leastBusy is the indexed candidate with the least prefill before it, other than except, at random among equals; nil when there is none.
+func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, random func(int) int) *pool.Endpoint {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sc.costs, sc.at = sc.costs[:0], sc.at[:0]
+	for i := range sc.candidates {
+		c := &sc.candidates[i]
+		if c.blockSize == 0 || c.endpoint == except || !c.endpoint.Healthy() {
+			continue
+		}
+		a := &f.accounts[c.at]
+		a.advance(now, &f.pace)
+		sc.costs = append(sc.costs, a.load().backlog)
+		sc.at = append(sc.at, i)
+	}
+	if best := pick(sc.costs, -1, 0, random); best >= 0 {
+		return sc.candidates[sc.at[best]].endpoint
+	}
+	return nil
+}

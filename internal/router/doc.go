@@ -1,0 +1,42 @@
+// Package router decides where each request goes: to the endpoint that holds most of its prompt, unless the work queued there costs more than
+// computing the prompt again somewhere else.
+//
+// # One decision
+//
+// [Router.Decide] reads the body, finds the pool by the model (else by what Envoy knows), takes the pool's healthy endpoints for candidates,
+// obtains the prompt's token ids, computes the fingerprints of its blocks, looks them up in the index, prices every candidate and
+// picks the cheapest. Whatever is missing on the way leaves a decision by load alone and a [Reason] that says so; there is no error. Only a
+// decision without a pool or without a healthy endpoint names no endpoint, and Envoy's own fallback then takes the request.
+//
+// The price of a candidate, in tokens of prefill:
+//
+//	cost = uncached + κ·lost + backlog + w·memory
+//
+// uncached is what the candidate must compute of the prompt, lost what it lacks of the best holder's share, backlog what it was sent and has
+// not computed yet, memory what fills its cache with running and recent requests. κ is the pool's prefill queue: requests in
+// prefill per endpoint, averaged over 10 s, at most 6. A worked example, with two requests in prefill per endpoint, a prompt of
+// 1,000 tokens, A holding 800 of them with 2,000 tokens queued, B idle and empty:
+//
+//	A: 200 + 2·0   + 2,000 = 2,200
+//	B: 1,000 + 2·800 + 0   = 2,600      A is chosen; were 500 more tokens queued there, it would be B
+//
+// backlog, memory and κ come from the router's own ledger. Each decision charges its uncached tokens to the endpoint. They are worked off in
+// order at Options.PrefillRate, or sooner: when the engine announces the last block of a prompt, the prompt is complete. So
+// charges do not depend on confirmation, and are exactly zero at rest, whatever became of the requests.
+//
+// What counts as held: whole blocks, in the candidate's own block size, never up to the last token of the prompt, as engines compute at
+// least that one. Tokens held outside of the device count for Options.TierWeight each. A salted prompt is only matched where events tell
+// salted blocks from plain ones.
+//
+// # Blocks
+//
+// [Router.Source] gives the sink for one endpoint's events. It writes the endpoint's blocks into the index under a slot of its own, and takes a
+// fresh slot after each reset. An endpoint is matched while it is connected, its block size is known and it has blocks; in all other
+// times it is routed by load.
+//
+// # Concurrency
+//
+// Decide may be called from any number of goroutines. It reads health and sources from atomic values and takes one lock, that of its pool's
+// ledger, while it prices and charges: each decision sees the charges of all before it. It waits for nothing but the tokenizer. A
+// Source is driven by one goroutine, as [subscriber.Sink] says. The package starts no goroutines.
+package router

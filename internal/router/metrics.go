@@ -1,0 +1,166 @@
+package router
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// stage is a step of a decision, as kvsteer_router_stage_seconds labels it.
+type stage int
+
+const (
+	stageParse       stage = iota // read the body
+	stageTokenize                 // token ids
+	stageFingerprint              // keys of all blocks
+	stageMatch                    // index lookup
+	stageScore                    // cost, pick, charge
+	stageTotal                    // the whole decision
+	stages
+)
+
+func (s stage) String() string {
+	return [stages]string{"parse", "tokenize", "fingerprint", "match", "score", "total"}[s]
+}
+
+// Metrics of this package. What belongs to an endpoint is read when it is asked for, so its series end with the endpoint.
+type Metrics struct {
+	decisions *prometheus.CounterVec // pool, reason
+	matched   *prometheus.CounterVec // pool
+	prompt    *prometheus.CounterVec // pool
+	seconds   [stages]prometheus.Observer
+	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
+}
+
+// NewMetrics registers the metrics; a nil Registerer leaves them unregistered. One Metrics serves one Router.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	m := &Metrics{
+		decisions: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_router_decisions_total",
+			Help: "Decisions by pool and reason. The pool is empty when none could be told.",
+		}, []string{"pool", "reason"}),
+		matched: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_router_matched_tokens_total",
+			Help: "Leading prompt tokens that the chosen endpoint held, of prompts that were matched.",
+		}, []string{"pool"}),
+		prompt: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_router_prompt_tokens_total",
+			Help: "Prompt tokens of prompts that were matched.",
+		}, []string{"pool"}),
+	}
+	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "kvsteer_router_stage_seconds",
+		Help:    "Time of each stage of a decision, and of the whole.",
+		Buckets: prometheus.ExponentialBuckets(1e-6, 4, 11), // 1 µs to 1 s
+	}, []string{"stage"})
+	for s := range stages {
+		m.seconds[s] = seconds.WithLabelValues(s.String())
+	}
+	if reg != nil {
+		reg.MustRegister(newEndpointCollector(&m.router))
+	}
+	return m
+}
+
+func (m *Metrics) decided(d Decision) {
+	m.decisions.WithLabelValues(d.Pool, string(d.Reason)).Inc()
+	switch d.Reason {
+	case ReasonPrefix, ReasonLoad, ReasonNoMatch, ReasonShort:
+		m.matched.WithLabelValues(d.Pool).Add(float64(d.Matched))
+		m.prompt.WithLabelValues(d.Pool).Add(float64(d.Prompt))
+	}
+}
+
+// stopwatch observes the stages of one decision one after the other.
+type stopwatch struct {
+	m     *Metrics
+	now   func() time.Time
+	begin time.Time
+	last  time.Time
+}
+
+func (m *Metrics) start(now func() time.Time) stopwatch {
+	t := now()
+	return stopwatch{m: m, now: now, begin: t, last: t}
+}
+
+// lap observes the time since the last lap as stage s.
+func (w *stopwatch) lap(s stage) {
+	t := w.now()
+	w.m.seconds[s].Observe(t.Sub(w.last).Seconds())
+	w.last = t
+}
+
+func (w *stopwatch) stop() { w.m.seconds[stageTotal].Observe(w.now().Sub(w.begin).Seconds()) }
+
+// endpointCollector exports what is known of each endpoint of a router.
+type endpointCollector struct {
+	router    *atomic.Pointer[Router]
+	backlog   *prometheus.Desc
+	queue     *prometheus.Desc
+	blocks    *prometheus.Desc
+	matchable *prometheus.Desc
+	problem   *prometheus.Desc
+}
+
+func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("kvsteer_router_"+name, help, append([]string{"pool"}, labels...), nil)
+	}
+	return &endpointCollector{
+		router:    r,
+		queue:     desc("prefill_queue", "Requests in prefill per healthy endpoint of the pool, averaged over 10 s, as the router reckons them."),
+		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
+		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
+		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.", "endpoint"),
+		problem:   desc("endpoint_problem", "1 for the problem that keeps the endpoint's blocks from being fully known.", "endpoint", "problem"),
+	}
+}
+
+func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.queue, c.backlog, c.blocks, c.matchable, c.problem} {
+		ch <- d
+	}
+}
+
+func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
+	r := c.router.Load()
+	if r == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, f := range r.fleets {
+		name := f.pool.Name()
+		loads := f.loads(r.now())
+		var healthy []standing
+		for i, t := range f.targets {
+			addr := t.endpoint.Addr()
+			gauge(c.backlog, loads[i].backlog, name, addr)
+			if t.endpoint.Healthy() {
+				healthy = append(healthy, standing{load: loads[i]})
+			}
+			s := t.source.Load()
+			if s == nil {
+				continue
+			}
+			state := s.state.Load()
+			device, any := s.index.Blocks(state.slot)
+			gauge(c.blocks, float64(device), name, addr, "device")
+			gauge(c.blocks, float64(any), name, addr, "any")
+			matchable := 0.0
+			if any > 0 && state.readable() {
+				matchable = 1
+			}
+			gauge(c.matchable, matchable, name, addr)
+			if p := state.problemName(); p != "" {
+				gauge(c.problem, 1, name, addr, p)
+			}
+		}
+		gauge(c.queue, kappa(healthy), name)
+	}
+}

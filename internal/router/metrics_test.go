@@ -1,0 +1,67 @@
+package router
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvsteer/kvsteer/subscriber"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	w := newWorld(t, Options{Metrics: NewMetrics(reg)}, chat(2))
+	a := address(0)
+	w.hold(a, block, plain, run(1, 4*block))
+	w.r.Decide(t.Context(), given("llama", run(1, 5*block)))
+	w.r.Decide(t.Context(), given("gpt", run(1, 5*block)))
+	w.pass(time.Minute)
+
+	want := `
+# HELP kvsteer_router_decisions_total Decisions by pool and reason. The pool is empty when none could be told.
+# TYPE kvsteer_router_decisions_total counter
+kvsteer_router_decisions_total{pool="chat",reason="prefix"} 1
+kvsteer_router_decisions_total{pool="chat",reason="unknown_model"} 1
+# HELP kvsteer_router_endpoint_backlog_tokens Prefill tokens routed to the endpoint that are reckoned not yet computed.
+# TYPE kvsteer_router_endpoint_backlog_tokens gauge
+kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.1:8000",pool="chat"} 0
+kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.2:8000",pool="chat"} 0
+# HELP kvsteer_router_endpoint_blocks Blocks of the endpoint in the index.
+# TYPE kvsteer_router_endpoint_blocks gauge
+kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="any"} 4
+kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="device"} 4
+# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.
+# TYPE kvsteer_router_endpoint_matchable gauge
+kvsteer_router_endpoint_matchable{endpoint="10.0.0.1:8000",pool="chat"} 1
+# HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were matched.
+# TYPE kvsteer_router_matched_tokens_total counter
+kvsteer_router_matched_tokens_total{pool="chat"} 64
+# HELP kvsteer_router_prompt_tokens_total Prompt tokens of prompts that were matched.
+# TYPE kvsteer_router_prompt_tokens_total counter
+kvsteer_router_prompt_tokens_total{pool="chat"} 80
+`
+	names := []string{
+		"kvsteer_router_decisions_total", "kvsteer_router_endpoint_backlog_tokens", "kvsteer_router_endpoint_blocks",
+		"kvsteer_router_endpoint_matchable", "kvsteer_router_endpoint_problem", "kvsteer_router_matched_tokens_total",
+		"kvsteer_router_prompt_tokens_total",
+	}
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+
+	w.sources[a].Describe(subscriber.Description{Problem: subscriber.ProblemMirrorFull})
+	if n, err := testutil.GatherAndCount(reg, "kvsteer_router_endpoint_problem"); err != nil || n != 1 {
+		t.Errorf("%d problem series, error %v", n, err)
+	}
+	w.sources[a].Close()
+	for _, name := range []string{"kvsteer_router_endpoint_blocks", "kvsteer_router_endpoint_matchable", "kvsteer_router_endpoint_problem"} {
+		if n, err := testutil.GatherAndCount(reg, name); err != nil || n != 0 {
+			t.Errorf("%s: %d series after Close, error %v", name, n, err)
+		}
+	}
+}

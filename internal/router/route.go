@@ -1,0 +1,135 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/blockhash"
+	"github.com/kvsteer/kvsteer/internal/openai"
+)
+
+// Decide says where a request goes. It never fails: what cannot be known costs precision, and the reason says what. It returns within the
+// budget or the deadline of ctx, whichever is sooner, give or take the time to read the body.
+func (r *Router) Decide(ctx context.Context, req Request) Decision {
+	watch := r.m.start(r.now)
+	sc := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(sc)
+
+	d := r.decide(ctx, req, sc, &watch)
+	watch.stop()
+	r.m.decided(d)
+	return d
+}
+
+func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *stopwatch) Decision {
+	d := Decision{ID: r.ids.next()}
+	parsed := openai.Request{Reason: openai.Reason(ReasonUnread)}
+	if !req.Unread {
+		parsed = openai.Parse(req.Meta, req.Body, r.limits)
+		watch.lap(stageParse)
+	}
+	f, adapter := r.fleetOf(req, &parsed)
+	if f == nil {
+		d.Reason = ReasonNoPool
+		return d
+	}
+	d.Pool = f.pool.Name()
+
+	indexed := sc.gather(f)
+	if len(sc.candidates) == 0 {
+		d.Reason = ReasonNoEndpoint
+		return d
+	}
+	prompt := estimate(req, &parsed)
+	var tokens []uint32
+	d.Reason = Reason(parsed.Reason)
+	if d.Reason == "" {
+		deadline := watch.begin.Add(r.budget)
+		tokens, d.Reason = r.tokens(ctx, deadline, f, sc, &parsed, indexed, watch)
+	}
+	if tokens != nil {
+		prompt, d.Prompt = len(tokens), len(tokens)
+	}
+	usable := 0
+	if d.Reason == "" {
+		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
+		usable = r.match(sc, ns, tokens, watch)
+	}
+
+	charge := prompt > 0 && d.Reason != ReasonOverModel && d.Reason != ReasonAborted
+	first, second := f.place(sc, prompt, charge, r.weights, watch.last, r.random)
+	d.Endpoint = sc.candidates[first].endpoint.Addr()
+	if second >= 0 {
+		d.Second = sc.candidates[second].endpoint.Addr()
+	}
+	d.Matched = sc.standings[first].any
+	if d.Reason == "" {
+		d.Reason = outcome(sc.standings, first, usable)
+	}
+	watch.lap(stageScore)
+	return d
+}
+
+// fleetOf finds the pool of a request by the model it names, else by what Envoy knows. An unknown model becomes the request's reason, before
+// any other: it is the one that an operator can do something about.
+func (r *Router) fleetOf(req Request, parsed *openai.Request) (f *fleet, adapter string) {
+	if parsed.Model != "" {
+		if p, adapter, ok := r.pools.ByModel(parsed.Model); ok {
+			return r.fleet(p), adapter
+		}
+		parsed.Reason = openai.Reason(ReasonUnknownModel)
+	}
+	p, ok := r.pools.ByRequest(req.Host, req.Meta.Path, req.Header)
+	if !ok {
+		return nil, ""
+	}
+	return r.fleet(p), ""
+}
+
+// outcome is the reason of a request that was matched.
+func outcome(all []standing, first, usable int) Reason {
+	if all[first].any > 0 {
+		return ReasonPrefix
+	}
+	for i := range all {
+		if all[i].any > 0 {
+			return ReasonLoad
+		}
+	}
+	if usable == 0 {
+		return ReasonShort
+	}
+	return ReasonNoMatch
+}
+
+const (
+	bytesPerToken = 4     // of English text and of JSON around it, roughly
+	maxEstimate   = 8_192 // tokens charged for a body that may be anything, such as images
+)
+
+// estimate is the number of prompt tokens to charge for a prompt whose tokens are not known.
+func estimate(req Request, parsed *openai.Request) int {
+	switch {
+	case req.Unread:
+		return maxEstimate
+	case parsed.Kind == openai.None:
+		return 0
+	case parsed.Reason != "":
+		return min(len(req.Body)/bytesPerToken, maxEstimate)
+	case parsed.Form == openai.Tokens:
+		return len(parsed.Tokens)
+	}
+	return (len(parsed.Prompt) + len(parsed.Messages) + len(parsed.Tools)) / bytesPerToken
+}
+
+// spent says whether a decision has no time left, and why.
+func spent(ctx context.Context, now, deadline time.Time) Reason {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ReasonAborted
+	case ctx.Err() != nil, !now.Before(deadline):
+		return ReasonDeadline
+	}
+	return ""
+}

@@ -1,0 +1,157 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/openai"
+	"github.com/kvsteer/kvsteer/internal/pool"
+	"github.com/kvsteer/kvsteer/internal/tokenize"
+	"github.com/kvsteer/kvsteer/kvindex"
+)
+
+// Tokenizer turns a prompt into token ids, by asking the engine of one endpoint if need be.
+type Tokenizer interface {
+	// Tokens returns no later than ctx ends. Its errors are *tokenize.Error.
+	Tokens(ctx context.Context, c tokenize.Call) (tokenize.Result, error)
+}
+
+// Options of a Router. Pools and Index are needed.
+type Options struct {
+	Pools     *pool.Set
+	Index     *kvindex.Index
+	Tokenizer Tokenizer         // nil: only prompts given as token ids are matched
+	APIKeys   map[string]string // by pool: what the engines' tokenizer asks for as Bearer; none for pools not named
+
+	// Budget bounds a whole decision. It must be smaller than Envoy's message_timeout. Default 400 ms.
+	Budget time.Duration
+	// Limits bound what is read of a body, and the tokens of a prompt that is matched.
+	Limits openai.Limits
+
+	// PrefillRate is the estimated speed of one endpoint in prompt tokens per second, at which charged tokens are worked off. Default 8,000.
+	PrefillRate float64
+	// TierWeight is the worth of a token held outside of the device, in device tokens: 0 to 1. Default 0.8; negative for none.
+	TierWeight float64
+	// MemoryWeight is the price of a token that already fills an endpoint's cache with running and recent requests, in prefill tokens.
+	// Default 0.01; negative for none.
+	MemoryWeight float64
+	// NearTie is how many tokens apart two costs count as equal. Default 16; negative for none.
+	NearTie int
+
+	Log     *slog.Logger     // default: none
+	Metrics *Metrics         // default: not exported
+	Now     func() time.Time // default time.Now
+}
+
+// Router decides where requests go.
+type Router struct {
+	pools     *pool.Set
+	index     *kvindex.Index
+	tokenizer Tokenizer
+	keys      map[string]string // API key by pool
+	budget    time.Duration
+	limits    openai.Limits
+	weights   weights
+	fleets    []*fleet
+	ids       ids
+	log       *slog.Logger
+	m         *Metrics
+	now       func() time.Time
+	random    func(n int) int // uniform in [0, n)
+	scratch   sync.Pool       // of *scratch
+}
+
+// New validates the options; all problems are reported in one error. It starts nothing.
+func New(o Options) (*Router, error) {
+	var errs []error
+	if o.Pools == nil {
+		errs = append(errs, errors.New("pools: none given"))
+	}
+	if o.Index == nil {
+		errs = append(errs, errors.New("index: none given"))
+	}
+	if o.Budget < 0 {
+		errs = append(errs, fmt.Errorf("budget: %v, want more than 0", o.Budget))
+	}
+	if o.PrefillRate < 0 {
+		errs = append(errs, fmt.Errorf("prefill rate: %v tokens per second, want more than 0", o.PrefillRate))
+	}
+	if o.TierWeight > 1 {
+		errs = append(errs, fmt.Errorf("tier weight: %v, want at most 1", o.TierWeight))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if o.Budget == 0 {
+		o.Budget = 400 * time.Millisecond
+	}
+	if o.Limits.PromptTokens <= 0 {
+		o.Limits.PromptTokens = 262_144
+	}
+	if o.PrefillRate == 0 {
+		o.PrefillRate = 8_000
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(nil)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+
+	r := &Router{
+		pools:     o.Pools,
+		index:     o.Index,
+		tokenizer: o.Tokenizer,
+		keys:      maps.Clone(o.APIKeys),
+		budget:    o.Budget,
+		limits:    o.Limits,
+		weights: weights{
+			tier:   orDefault(o.TierWeight, 0.8),
+			memory: orDefault(o.MemoryWeight, 0.01),
+			near:   orDefault(float64(o.NearTie), 16),
+		},
+		ids:    ids{instance: newInstance()},
+		log:    o.Log,
+		m:      o.Metrics,
+		now:    o.Now,
+		random: rand.IntN,
+	}
+	r.scratch.New = func() any { return new(scratch) }
+	for _, p := range o.Pools.Pools() {
+		r.fleets = append(r.fleets, newFleet(p, o.PrefillRate))
+	}
+	o.Metrics.router.Store(r)
+	return r, nil
+}
+
+// orDefault gives zero its default and takes a negative value for none.
+func orDefault(v, d float64) float64 {
+	switch {
+	case v == 0:
+		return d
+	case v < 0:
+		return 0
+	}
+	return v
+}
+
+// Instance names this router among all: the part of a decision id before the dash.
+func (r *Router) Instance() string { return r.ids.instance }
+
+func (r *Router) fleet(p *pool.Pool) *fleet {
+	for _, f := range r.fleets {
+		if f.pool == p {
+			return f
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvsteer/kvsteer/kvindex"
+	"github.com/kvsteer/kvsteer/subscriber"
+)
+
+// Problems that the index adds to those of package subscriber. Such an endpoint is routed by load until its next reset: it has missed blocks,
+// and their descendants may not be stored without them.
+const (
+	problemIndexFull  = "index_full"  // its blocks exceed what the index may hold
+	problemIndexSlots = "index_slots" // the index has no slot left
+	problemIndexError = "index_error" // the index refused its blocks for another reason
+)
+
+// Source writes the blocks of one endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
+// Store, Remove, Reset and Describe are called from one goroutine. Candidates read its state at any time.
+type Source struct {
+	fleet  *fleet
+	at     int // position in the fleet
+	target *target
+	index  *kvindex.Index
+	now    func() time.Time
+	log    *slog.Logger
+	state  atomic.Pointer[sourceState] // written by the sink's goroutine
+}
+
+var _ subscriber.Sink = (*Source)(nil)
+
+// sourceState is never changed once stored.
+type sourceState struct {
+	slot    kvindex.Slot // zero after a reset until the first block
+	about   subscriber.Description
+	problem string // of the index; "" for none
+}
+
+// readable says whether the blocks of the slot may be matched.
+func (s *sourceState) readable() bool {
+	return s.about.Connected && s.about.BlockSize > 0 && s.problem == "" && s.slot != kvindex.Slot{}
+}
+
+func (s *sourceState) problemName() string {
+	if s.problem != "" {
+		return s.problem
+	}
+	return string(s.about.Problem)
+}
+
+// Source returns the sink for the events of one endpoint. There is one at a time per endpoint; Close ends it.
+func (r *Router) Source(pool, endpoint string) (*Source, error) {
+	for _, f := range r.fleets {
+		if f.pool.Name() != pool {
+			continue
+		}
+		for i, t := range f.targets {
+			if t.endpoint.Addr() != endpoint {
+				continue
+			}
+			s := &Source{fleet: f, at: i, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
+			s.state.Store(&sourceState{})
+			if !t.source.CompareAndSwap(nil, s) {
+				return nil, fmt.Errorf("source of endpoint %q in pool %q: already in use", endpoint, pool)
+			}
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("source of endpoint %q in pool %q: no such endpoint", endpoint, pool)
+}
+
+// Close forgets the endpoint's blocks and ends its series. No other method may be called after it.
+func (s *Source) Close() {
+	s.target.source.CompareAndSwap(s, nil)
+	s.release()
+}
+
+// Store enters blocks, and lets the load ledger know of those that the engine has just computed. The first block after a reset takes a slot.
+func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
+	if tier == subscriber.Device {
+		s.fleet.confirm(s.at, keys, s.now())
+	}
+	state := *s.state.Load()
+	if state.problem != "" {
+		return
+	}
+	if state.slot == (kvindex.Slot{}) {
+		slot, err := s.index.Acquire()
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		state.slot = slot
+		s.state.Store(&state)
+	}
+	if err := s.index.Store(state.slot, indexTier(tier), keys); err != nil {
+		s.fail(err)
+	}
+}
+
+// Remove withdraws blocks.
+func (s *Source) Remove(tier subscriber.Tier, keys []uint64) {
+	state := s.state.Load()
+	if state.problem != "" || state.slot == (kvindex.Slot{}) {
+		return
+	}
+	if err := s.index.Remove(state.slot, indexTier(tier), keys); err != nil {
+		// A block that stays although the engine dropped it would be matched for ever.
+		s.fail(err)
+	}
+}
+
+// Reset forgets all blocks, and with them the problem of having missed some.
+func (s *Source) Reset(cause subscriber.Cause) {
+	state := *s.state.Load()
+	if state.problem != "" || state.slot != (kvindex.Slot{}) {
+		s.log.Debug("blocks forgotten", "cause", string(cause))
+	}
+	s.release()
+	s.state.Store(&sourceState{about: state.about})
+}
+
+// Describe takes over what is known of the engine. An engine that connects or disconnects may have been restarted, so its health is looked at
+// at once.
+func (s *Source) Describe(d subscriber.Description) {
+	state := *s.state.Load()
+	if state.about.Connected != d.Connected {
+		s.target.endpoint.Recheck()
+	}
+	if state.about.Problem != d.Problem && d.Problem != subscriber.ProblemNone {
+		s.log.Warn("the engine's blocks are known in part only", "problem", string(d.Problem))
+	}
+	state.about = d
+	s.state.Store(&state)
+}
+
+// fail gives the endpoint's room in the index to others until the next reset.
+func (s *Source) fail(err error) {
+	problem := problemIndexError
+	switch {
+	case errors.Is(err, kvindex.ErrFull):
+		problem = problemIndexFull
+	case errors.Is(err, kvindex.ErrSlots):
+		problem = problemIndexSlots
+	}
+	s.log.Warn("the endpoint is routed by load until its events start over", "problem", problem, "error", err)
+	s.release()
+	s.state.Store(&sourceState{about: s.state.Load().about, problem: problem})
+}
+
+func (s *Source) release() {
+	if slot := s.state.Load().slot; slot != (kvindex.Slot{}) {
+		s.index.Release(slot)
+	}
+}
+
+func indexTier(t subscriber.Tier) kvindex.Tier {
+	if t == subscriber.Device {
+		return kvindex.Device
+	}
+	return kvindex.Any
+}

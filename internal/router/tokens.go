@@ -1,0 +1,110 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/openai"
+	"github.com/kvsteer/kvsteer/internal/pool"
+	"github.com/kvsteer/kvsteer/internal/tokenize"
+)
+
+// tokens returns the token ids of a prompt, or the reason why there are none or why they are not worth matching; both, when it is the tokens
+// that tell. Nothing is asked of any engine unless some candidate could be matched.
+func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *scratch, req *openai.Request, indexed bool, watch *stopwatch) ([]uint32, Reason) {
+	tokens := req.Tokens // nil unless the request brings its own
+	if len(sc.candidates) == 1 {
+		return tokens, ReasonSingle
+	}
+	if !indexed {
+		return tokens, ReasonNoIndex
+	}
+	if req.Salt != "" && !sc.dropPlain() {
+		return tokens, ReasonNoExtra
+	}
+	if reason := spent(ctx, watch.last, deadline); reason != "" {
+		return tokens, reason
+	}
+	if req.Form != openai.Tokens {
+		if r.tokenizer == nil {
+			return nil, ReasonNoTokenizer
+		}
+		ctx, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		result, err := r.tokenize(ctx, f, sc, req, watch)
+		watch.lap(stageTokenize)
+		if err != nil {
+			return nil, tokenizeReason(err)
+		}
+		tokens = result.Tokens
+		if result.MaxModelLen > 0 {
+			f.maxLen.Store(int64(result.MaxModelLen))
+		}
+	}
+	// The engine also wants room for one token of the answer.
+	if n := f.modelLen(); n > 0 && len(tokens) >= n {
+		return tokens, ReasonOverModel
+	}
+	if len(tokens) > r.limits.PromptTokens {
+		return tokens, Reason(openai.ReasonTooLong)
+	}
+	return tokens, ""
+}
+
+// tokenize asks the engine of the least busy indexed candidate, and when that fails at once, another one.
+func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *openai.Request, watch *stopwatch) (tokenize.Result, error) {
+	call := tokenize.Call{Pool: f.pool.Name(), Model: req.Model, APIKey: r.keys[f.pool.Name()], Request: req}
+	first := sc.leastBusy(f, nil, watch.last, r.random)
+	if first == nil { // all went down since they were gathered
+		return tokenize.Result{}, &tokenize.Error{Outcome: tokenize.Unreachable}
+	}
+	result, err := r.ask(ctx, first, call)
+	if outcome := outcomeOf(err); outcome != tokenize.Unreachable && outcome != tokenize.Failed {
+		return result, err
+	}
+	second := sc.leastBusy(f, first, watch.last, r.random)
+	if second == nil || ctx.Err() != nil {
+		return result, err
+	}
+	return r.ask(ctx, second, call)
+}
+
+func (r *Router) ask(ctx context.Context, e *pool.Endpoint, call tokenize.Call) (tokenize.Result, error) {
+	call.Endpoint = e.Addr()
+	result, err := r.tokenizer.Tokens(ctx, call)
+	if outcomeOf(err) == tokenize.Unreachable {
+		e.ReportConnectError()
+	}
+	return result, err
+}
+
+// outcomeOf is "" without an error.
+func outcomeOf(err error) tokenize.Outcome {
+	var e *tokenize.Error
+	if errors.As(err, &e) {
+		return e.Outcome
+	}
+	if err != nil {
+		return tokenize.Failed
+	}
+	return ""
+}
+
+func tokenizeReason(err error) Reason {
+	switch outcomeOf(err) {
+	case tokenize.Timeout:
+		return ReasonTokenizeTimeout
+	case tokenize.Canceled:
+		return ReasonAborted
+	case tokenize.Shed:
+		return ReasonTokenizeShed
+	case tokenize.Refused:
+		return ReasonTokenizeRefused
+	case tokenize.Unreachable:
+		return ReasonTokenizeUnreachable
+	case tokenize.TooLong:
+		return Reason(openai.ReasonTooLong)
+	}
+	return ReasonTokenizeError
+}

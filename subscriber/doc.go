@@ -1,0 +1,93 @@
+// Package subscriber follows the KV-cache events of one engine and tells a
+// Sink which blocks the engine holds.
+//
+// An engine (vLLM, SGLang) publishes every block that enters or leaves its
+// prefix cache on a ZeroMQ PUB socket, by a hash that only it can compute. A
+// Subscriber keeps a mirror of that cache, names blocks by fingerprints
+// computed from the token ids in the events, and announces net changes. At
+// every moment the set of blocks announced is prefix-closed: a block is there
+// only with all its ancestors. Token ids do not leave the package.
+//
+//	s, err := subscriber.New(subscriber.Options{
+//		Pool:     "chat",
+//		Endpoint: "127.0.0.1:8001",
+//		Listen:   "tcp://127.0.0.1:5557",
+//		Sink:     sink,
+//	})
+//	…
+//	err = s.Run(ctx) // until ctx ends
+//
+// # Who connects to whom
+//
+// With Listen the subscriber binds and the engine connects (vLLM's PUB
+// connects whenever its endpoint has neither "*" nor "::"). This is the
+// better choice on one host: an engine that binds publishes the token ids of
+// every prompt to whoever can reach its port, and one that connects is back
+// within 0.1 s, ZeroMQ's reconnect interval, when the subscriber restarts. Only
+// loopback addresses are taken unless InsecureListen is set, since whoever
+// connects can announce blocks in the engine's name. There is one engine per
+// address: the newest connection wins, because a restarted engine can be back
+// before its old connection is seen dead. Two that replace each other are
+// slowed down; the loser shows as refused_connections_total{reason="second_peer"}.
+//
+// With Dial the engine binds and the subscriber connects, for ever, with
+// growing pauses of at most BackoffMax. What the engine publishes before it
+// is connected is lost.
+//
+// # When blocks are forgotten
+//
+// There is no way to ask an engine what it holds, and a mirror that missed a
+// removal would announce blocks that are gone. So everything is forgotten,
+// and the Sink told by a Reset, when a connection ends (disconnect), a
+// sequence number is missing (gap) or goes back (backwards), a batch cannot
+// be read (unreadable), and when the engine says it emptied its cache
+// (cleared). A batch that follows is applied to the empty mirror: its blocks are
+// announced if their ancestors are in it, and held as orphans otherwise. The
+// first batch of a connection may have any number; nothing is assumed of those
+// before it. Silence forgets nothing: an engine publishes only changes.
+//
+// # What a peer can do
+//
+// ZMTP is spoken by go-zeromq/zmq4, one socket for each connection's life,
+// which sees no byte that has not passed a guard: greeting and READY
+// command well-formed, and every frame header within Limits before its body
+// is allocated. A handshake, each message once begun, and each write have a
+// deadline; TCP keepalive finds hosts that vanished. Batches are applied as
+// they are received; a Sink that is slow holds up reading at Limits.Buffered
+// bytes, what follows waits with the kernel and then in the engine's send queue
+// (100,000 batches by default), which drops what does not fit, and that shows
+// as a gap. So a peer costs at most Limits.Buffered, one message, 64 KiB and
+// the mirror, and a listener 8 pending handshakes.
+//
+// # A message and a batch
+//
+// One message as recorded from vLLM 0.32, with the bytes that precede each
+// frame on the wire:
+//
+//	01 09  6b 76 2d 65 76 65 6e 74 73   more follows, 9 bytes: topic "kv-events"
+//	01 08  00 00 00 00 00 00 00 54      more follows, 8 bytes: sequence 84
+//	00 65  93 cb 41 da … 00             last, 101 bytes: the batch
+//
+// and the batch, in msgpack:
+//
+//	93                                  batch: time, events, data-parallel rank
+//	  cb 41dac3114654b0d4               time 1795966233.32 s, the engine's clock
+//	  91                                one event
+//	    84                              a map (up to vLLM 0.23 an array)
+//	      a4 "type"         ac "BlockRemoved"
+//	      ac "block_hashes" 91 c4 20 f097cb98…91 82 ee fe 7d
+//	                                    one hash of 32 bytes, known by its last
+//	                                    8 as a big-endian number
+//	      a6 "medium"       a3 "GPU"
+//	      a9 "group_idx"    00
+//	  00                                rank 0
+//
+// # Concurrency
+//
+// New starts nothing. Run starts the goroutines of a connection and of a
+// listener, and returns when ctx has ended and all of them have; by then the
+// Sink has had a Reset if anything was announced, and a Description that is not
+// connected. All calls of a Sink come from the goroutine in Run, one at a
+// time and in the order of the engine's batches. Addr may be called at any
+// time from anywhere. Run may be called again after it returned, not before.
+package subscriber

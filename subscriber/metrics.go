@@ -1,0 +1,168 @@
+package subscriber
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the series of all subscribers of a process, by pool and endpoint. The series of a Subscriber appear when its Run
+// begins and are deleted when it ends.
+type Metrics struct {
+	batches     *prometheus.CounterVec
+	events      *prometheus.CounterVec // by type
+	dropped     *prometheus.CounterVec // by reason
+	resets      *prometheus.CounterVec // by cause
+	connections *prometheus.CounterVec
+	refused     *prometheus.CounterVec // by reason
+	lag         *prometheus.HistogramVec
+	connected   *prometheus.GaugeVec
+	blocks      *prometheus.GaugeVec
+	orphans     *prometheus.GaugeVec
+	problem     *prometheus.GaugeVec // by problem
+}
+
+// NewMetrics returns Metrics registered with reg; nil registers them nowhere. It panics if they are registered already.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	labels := func(more ...string) []string { return append([]string{"pool", "endpoint"}, more...) }
+	counter := func(name, help string, more ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "kvsteer", Subsystem: "subscriber", Name: name, Help: help,
+		}, labels(more...))
+	}
+	gauge := func(name, help string, more ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "kvsteer", Subsystem: "subscriber", Name: name, Help: help,
+		}, labels(more...))
+	}
+	m := &Metrics{
+		batches:     counter("batches_total", "Event batches received, unreadable ones among them."),
+		events:      counter("events_total", "KV-cache events received, by type.", "type"),
+		dropped:     counter("dropped_blocks_total", "Blocks in events that were not mirrored, by reason.", "reason"),
+		resets:      counter("resets_total", "Times that what was known of the engine's cache was forgotten, by cause.", "cause"),
+		connections: counter("connections_total", "Connections with an engine established."),
+		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
+		connected:   gauge("connected", "1 while an engine is connected, else 0."),
+		blocks:      gauge("blocks", "Blocks in the mirror of the engine's cache."),
+		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown."),
+		problem:     gauge("problem", "1 for the engine's current problem, by name; no series without one.", "problem"),
+		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "kvsteer", Subsystem: "subscriber", Name: "lag_seconds",
+			Help:    "Time from the engine's making of a batch, by its clock, to the end of its application, by ours.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, labels()),
+	}
+	if reg != nil {
+		for _, c := range m.vecs() {
+			reg.MustRegister(c)
+		}
+	}
+	return m
+}
+
+// vec is what every metric vector can do.
+type vec interface {
+	prometheus.Collector
+	DeletePartialMatch(prometheus.Labels) int
+}
+
+func (m *Metrics) vecs() []vec {
+	return []vec{
+		m.batches, m.events, m.dropped, m.resets, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem,
+	}
+}
+
+// series are the Metrics of one Subscriber, looked up once. Closed label sets start at zero, so that a first increment shows
+// in a rate. Methods are for Run's goroutine, except refuse.
+type series struct {
+	m              *Metrics
+	pool, endpoint string
+
+	batches, connections       prometheus.Counter
+	events                     [eventKinds]prometheus.Counter
+	dropped                    [drops]prometheus.Counter
+	refused                    map[violation]prometheus.Counter
+	lag                        prometheus.Observer
+	connected, blocks, orphans prometheus.Gauge
+	problem                    Problem
+}
+
+func (m *Metrics) series(pool, endpoint string) *series {
+	s := &series{
+		m: m, pool: pool, endpoint: endpoint,
+		batches:     m.batches.WithLabelValues(pool, endpoint),
+		connections: m.connections.WithLabelValues(pool, endpoint),
+		refused:     make(map[violation]prometheus.Counter),
+		lag:         m.lag.WithLabelValues(pool, endpoint),
+		connected:   m.connected.WithLabelValues(pool, endpoint),
+		blocks:      m.blocks.WithLabelValues(pool, endpoint),
+		orphans:     m.orphans.WithLabelValues(pool, endpoint),
+	}
+	for k := range s.events {
+		s.events[k] = m.events.WithLabelValues(pool, endpoint, eventKind(k).String())
+	}
+	for d := range s.dropped {
+		if drop(d) != dropNone {
+			s.dropped[d] = m.dropped.WithLabelValues(pool, endpoint, drop(d).String())
+		}
+	}
+	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
+		m.resets.WithLabelValues(pool, endpoint, string(c))
+	}
+	for _, v := range violations() {
+		s.refused[v] = m.refused.WithLabelValues(pool, endpoint, string(v))
+	}
+	return s
+}
+
+// batch records one batch that was folded by now.
+func (s *series) batch(st foldStats, now time.Time) {
+	for k, n := range st.events {
+		if n > 0 {
+			s.events[k].Add(float64(n))
+		}
+	}
+	for d, n := range st.dropped {
+		if n > 0 && s.dropped[d] != nil {
+			s.dropped[d].Add(float64(n))
+		}
+	}
+	if !st.published.IsZero() {
+		s.lag.Observe(max(0, now.Sub(st.published).Seconds())) // clocks of two hosts differ
+	}
+	s.blocks.Set(float64(st.blocks))
+	s.orphans.Set(float64(st.orphans))
+}
+
+func (s *series) reset(c Cause) {
+	s.m.resets.WithLabelValues(s.pool, s.endpoint, string(c)).Inc()
+	s.blocks.Set(0)
+	s.orphans.Set(0)
+}
+
+func (s *series) describe(d Description) {
+	connected := 0.0
+	if d.Connected {
+		connected = 1
+	}
+	s.connected.Set(connected)
+	if d.Problem == s.problem {
+		return
+	}
+	if s.problem != ProblemNone {
+		s.m.problem.DeleteLabelValues(s.pool, s.endpoint, string(s.problem))
+	}
+	if s.problem = d.Problem; d.Problem != ProblemNone {
+		s.m.problem.WithLabelValues(s.pool, s.endpoint, string(d.Problem)).Set(1)
+	}
+}
+
+// refuse counts a connection that the guard ended. It is safe for concurrent use.
+func (s *series) refuse(v violation) { s.refused[v].Inc() }
+
+// delete removes the series from the Metrics.
+func (s *series) delete() {
+	for _, v := range s.m.vecs() {
+		v.DeletePartialMatch(prometheus.Labels{"pool": s.pool, "endpoint": s.endpoint})
+	}
+}

@@ -1,0 +1,353 @@
+package subscriber
+
+import "github.com/kvsteer/kvsteer/internal/blockhash"
+
+// mirror is what one engine holds: its blocks by engine hash, how many copies
+// of each there are, and which block precedes which. From that follows the set
+// of fingerprints that may be announced.
+//
+// Three ideas keep it honest:
+//
+//   - A block is present while it has a copy; stores and removals come per
+//     copy. It is resident in a tier while every full-attention group has a
+//     copy there, since the engine can use it only then.
+//   - A block is rooted in a tier when it and all its ancestors are resident in
+//     it. A block whose parent is not known is held, not announced, and joined
+//     to the parent when that comes.
+//   - Several engine hashes can mean one fingerprint. Rootedness follows engine
+//     hashes; a fingerprint is announced while any block of that key is rooted.
+//
+// Announcements are made by flush, as the difference to the last flush, so
+// what cancels out within a batch is never seen outside.
+type mirror struct {
+	maxBlocks  int
+	maxOrphans int
+
+	blocks []block // by id; 0 is no block
+	free   uint32  // first free id, chained by block.next
+	byHash table
+	// waiting holds, by engine hash, the first of the present blocks whose
+	// parent has that hash and is not present.
+	waiting map[uint64]uint32
+	present int // blocks in use
+	rooted  int // of those, rooted in Any
+
+	groups groupSet
+	copies copySet
+	prints printSet
+	cold   coldList
+
+	stack []uint32 // of settle
+}
+
+// block is one engine hash. Its id is its index in mirror.blocks.
+type block struct {
+	hash    uint64 // engine hash
+	above   uint64 // engine hash of the parent; the chain's root for a first block
+	content uint64
+
+	parent     uint32 // id, 0 when not present and for first blocks
+	child      uint32 // first of its children, which are joined by next and prev
+	next, prev uint32 // siblings: children of one parent, or waiters for one hash
+	print      uint32 // fingerprint, while rooted in Any
+
+	copies copyList
+	cold   coldLinks
+
+	first     bool // starts a sequence
+	rooted    bool // in Any
+	rootedDev bool // in Device
+	// ambiguous: stored with two parents or contents. Engines whose hash does
+	// not cover the parent do that (SGLang until November 2025). Neither it
+	// nor what follows it can be told from the other, so it is not resident.
+	ambiguous bool
+}
+
+func newMirror(maxBlocks int) *mirror {
+	m := &mirror{maxBlocks: maxBlocks, maxOrphans: maxBlocks / 2}
+	m.clear()
+	return m
+}
+
+// clear forgets all blocks, announced or not, and the media and groups seen.
+func (m *mirror) clear() {
+	m.blocks = make([]block, 1, 64)
+	m.free = 0
+	m.byHash = newTable()
+	m.waiting = make(map[uint64]uint32)
+	m.present, m.rooted = 0, 0
+	m.groups = groupSet{}
+	m.copies.clear()
+	m.prints.clear()
+	m.cold = coldList{}
+}
+
+func (m *mirror) orphans() int { return m.present - m.rooted }
+
+// storeBlock is one block of a stored event, ready to be entered.
+type storeBlock struct {
+	hash    uint64
+	above   uint64 // engine hash of the parent; the chain's root when first
+	first   bool
+	content uint64
+}
+
+// warm prepares for the blocks of one event, which are about to be added.
+func (m *mirror) warm(run []storeBlock) {
+	if len(run) == 0 {
+		return
+	}
+	for i := range run {
+		m.byHash.warm(run[i].hash)
+	}
+	key := run[0].above
+	if !run[0].first {
+		p := &m.blocks[m.byHash.get(key)]
+		if !p.rooted {
+			return
+		}
+		key, _ = m.prints.at(p.print)
+	}
+	for i := range run {
+		key = blockhash.Chain(key, run[i].content)
+		m.prints.byKey.warm(key)
+	}
+}
+
+// add enters a copy of class c of a device block, which may be known already.
+func (m *mirror) add(s storeBlock, c copyClass) drop {
+	if id := m.byHash.get(s.hash); id != 0 {
+		b := &m.blocks[id]
+		conflict := b.first != s.first || b.above != s.above || b.content != s.content
+		b.ambiguous = b.ambiguous || conflict
+		m.addCopy(id, c)
+		if conflict {
+			m.settle(id)
+			return dropConflict
+		}
+		return dropNone
+	}
+	var parent uint32
+	if !s.first {
+		parent = m.byHash.get(s.above)
+		if parent == 0 || !m.blocks[parent].rooted {
+			if m.orphans() >= m.maxOrphans {
+				return dropOrphanFull
+			}
+			if m.descends(parent, s.above, s.hash) {
+				return dropLoop
+			}
+		}
+	}
+	if m.present >= m.maxBlocks && !m.evict(parent) {
+		return dropFull
+	}
+	id := m.alloc()
+	b := &m.blocks[id]
+	b.hash, b.above, b.content, b.first = s.hash, s.above, s.content, s.first
+	m.byHash.put(s.hash, id)
+	m.present++
+	if !s.first {
+		m.attach(id, parent)
+	}
+	m.adopt(id)
+	m.addCopy(id, c)
+	return dropNone
+}
+
+// addKnown enters a copy of a block that has to be known by its hash alone.
+func (m *mirror) addKnown(hash uint64, c copyClass) bool {
+	id := m.byHash.get(hash)
+	if id != 0 {
+		m.addCopy(id, c)
+	}
+	return id != 0
+}
+
+func (m *mirror) addCopy(id uint32, c copyClass) {
+	b := &m.blocks[id]
+	if !m.copies.add(&b.copies, c) {
+		return // one copy more of a class that was there
+	}
+	m.keepCold(id)
+	m.settle(id)
+}
+
+// remove takes away one copy of class c. Removals of what is not there are
+// ignored: engines send them after a clear.
+func (m *mirror) remove(hash uint64, c copyClass) {
+	id := m.byHash.get(hash)
+	if id == 0 {
+		return
+	}
+	b := &m.blocks[id]
+	if !m.copies.remove(&b.copies, c) {
+		return
+	}
+	if m.copies.none(b.copies) {
+		m.delete(id)
+		return
+	}
+	m.keepCold(id)
+	m.settle(id)
+}
+
+// delete takes a block out. Its descendants stay, as orphans.
+func (m *mirror) delete(id uint32) {
+	m.copies.drop(&m.blocks[id].copies)
+	m.keepCold(id)
+	m.settle(id) // not resident without copies: withdraws the subtree
+	m.detach(id)
+	b := &m.blocks[id]
+	if b.child != 0 {
+		for c := b.child; c != 0; c = m.blocks[c].next {
+			m.blocks[c].parent = 0
+		}
+		m.waiting[b.hash] = b.child
+	}
+	m.byHash.del(b.hash)
+	m.present--
+	m.blocks[id] = block{next: m.free}
+	m.free = id
+}
+
+func (m *mirror) alloc() uint32 {
+	if id := m.free; id != 0 {
+		m.free = m.blocks[id].next
+		m.blocks[id] = block{}
+		return id
+	}
+	m.blocks = append(m.blocks, block{})
+	return uint32(len(m.blocks) - 1)
+}
+
+// attach joins a block to its parent, or to those that wait for it when it is
+// not present (parent 0).
+func (m *mirror) attach(id, parent uint32) {
+	b := &m.blocks[id]
+	b.parent = parent
+	if parent != 0 {
+		b.next = m.blocks[parent].child
+		m.blocks[parent].child = id
+	} else {
+		b.next = m.waiting[b.above]
+		m.waiting[b.above] = id
+	}
+	if b.next != 0 {
+		m.blocks[b.next].prev = id
+	}
+}
+
+func (m *mirror) detach(id uint32) {
+	b := &m.blocks[id]
+	switch {
+	case b.prev != 0:
+		m.blocks[b.prev].next = b.next
+	case b.first:
+	case b.parent != 0:
+		m.blocks[b.parent].child = b.next
+	case b.next != 0:
+		m.waiting[b.above] = b.next
+	default:
+		delete(m.waiting, b.above)
+	}
+	if b.next != 0 {
+		m.blocks[b.next].prev = b.prev
+	}
+	b.next, b.prev = 0, 0
+}
+
+// adopt makes those that wait for a block its children.
+func (m *mirror) adopt(id uint32) {
+	b := &m.blocks[id]
+	first, ok := m.waiting[b.hash]
+	if !ok {
+		return
+	}
+	delete(m.waiting, b.hash)
+	b.child = first
+	for c := first; c != 0; c = m.blocks[c].next {
+		m.blocks[c].parent = id
+	}
+}
+
+// descends tells whether a block under parent, or waiting for the hash above
+// when parent is 0, would be an ancestor of itself once hash is present. That
+// can only be so if some block waits for hash.
+func (m *mirror) descends(parent uint32, above, hash uint64) bool {
+	if above == hash {
+		return true
+	}
+	if _, waited := m.waiting[hash]; !waited {
+		return false
+	}
+	for parent != 0 {
+		b := &m.blocks[parent]
+		if b.first {
+			return false
+		}
+		above, parent = b.above, b.parent
+	}
+	return above == hash
+}
+
+// settle works out again, for a block whose copies or parent changed and for
+// all that depends on it, in which tiers it is rooted.
+func (m *mirror) settle(id uint32) {
+	m.stack = append(m.stack[:0], id)
+	for len(m.stack) > 0 {
+		id := m.stack[len(m.stack)-1]
+		m.stack = m.stack[:len(m.stack)-1]
+		b := &m.blocks[id]
+		anyTier, device := m.copies.resident(b.copies, m.groups.need)
+		if b.ambiguous {
+			anyTier, device = false, false
+		}
+		key, depth := b.above, uint32(0)
+		if !b.first {
+			if b.parent == 0 {
+				anyTier, device = false, false
+			} else {
+				p := &m.blocks[b.parent]
+				anyTier, device = anyTier && p.rooted, device && p.rootedDev
+				if p.rooted {
+					key, depth = m.prints.at(p.print)
+				}
+			}
+		}
+		if anyTier == b.rooted && device == b.rootedDev {
+			continue
+		}
+		if anyTier && !b.rooted {
+			b.print = m.prints.hold(blockhash.Chain(key, b.content), depth+1)
+			m.rooted++
+		}
+		if device != b.rootedDev {
+			m.prints.device(b.print, device)
+		}
+		if !anyTier && b.rooted {
+			m.prints.release(b.print)
+			b.print = 0
+			m.rooted--
+		}
+		b.rooted, b.rootedDev = anyTier, device
+		for c := b.child; c != 0; c = m.blocks[c].next {
+			m.stack = append(m.stack, c)
+		}
+	}
+}
+
+// addGroup notes a full-attention group. It is false when there are too many.
+func (m *mirror) addGroup(group int64) bool {
+	added, ok := m.groups.add(group)
+	if !added {
+		return ok
+	}
+	m.copies.regroup(&m.groups)
+	for id := 1; id < len(m.blocks); id++ {
+		if !m.copies.none(m.blocks[id].copies) {
+			m.settle(uint32(id))
+		}
+	}
+	return true
+}

@@ -1,0 +1,247 @@
+package subscriber
+
+import (
+	"bytes"
+	"slices"
+)
+
+// copyClass names the place of a copy: medium, group, locality and owner. It
+// is an index into copySet.classes.
+type copyClass uint8
+
+const (
+	maxCopyClasses = 64
+	maxGroups      = 16
+)
+
+type copyKind struct {
+	medium    []byte // lower case; empty for the device
+	group     int64
+	hasGroup  bool
+	locality  []byte
+	ownership []byte
+
+	device bool
+	mask   uint32 // full-attention groups that the copy serves
+}
+
+// copyList counts the copies of one block by class: the first class inline,
+// the few others chained through copySet.more.
+type copyList struct {
+	count uint32 // of class; 0 only when there are no copies at all
+	more  uint32
+	class copyClass
+}
+
+type copyNode struct {
+	count uint32
+	next  uint32
+	class copyClass
+}
+
+// copySet holds the classes seen and the counts that do not fit inline.
+type copySet struct {
+	classes []copyKind
+	more    []copyNode // 0 is no node
+	free    uint32
+}
+
+func (s *copySet) clear() {
+	*s = copySet{more: make([]copyNode, 1)}
+}
+
+// isDevice tells whether medium is the engine's own KV cache. Engines write
+// GPU whatever the hardware, and leave it out or nil in older releases.
+func isDevice(medium []byte) bool {
+	return len(medium) == 0 || bytes.EqualFold(medium, []byte("gpu"))
+}
+
+// find returns the class of an event's copies.
+func (s *copySet) find(e *event) (copyClass, bool) {
+	device := isDevice(e.medium)
+	for i := range s.classes {
+		k := &s.classes[i]
+		if k.device == device && k.hasGroup == e.hasGroup && k.group == e.group &&
+			(device || bytes.EqualFold(k.medium, e.medium)) &&
+			bytes.EqualFold(k.locality, e.locality) && bytes.Equal(k.ownership, e.ownership) {
+			return copyClass(i), true
+		}
+	}
+	return 0, false
+}
+
+// class is find, and enters the class when it is not there. It is false when
+// there are too many.
+func (s *copySet) intern(e *event, groups *groupSet) (copyClass, bool) {
+	if c, ok := s.find(e); ok {
+		return c, true
+	}
+	if len(s.classes) == maxCopyClasses {
+		return 0, false
+	}
+	k := copyKind{
+		group: e.group, hasGroup: e.hasGroup, device: isDevice(e.medium),
+		locality: bytes.Clone(e.locality), ownership: bytes.Clone(e.ownership),
+	}
+	if !k.device {
+		k.medium = bytes.Clone(e.medium)
+	}
+	k.mask = groups.mask(k.group, k.hasGroup)
+	s.classes = append(s.classes, k)
+	return copyClass(len(s.classes) - 1), true
+}
+
+// regroup works out the masks again after a group was added.
+func (s *copySet) regroup(groups *groupSet) {
+	for i := range s.classes {
+		k := &s.classes[i]
+		k.mask = groups.mask(k.group, k.hasGroup)
+	}
+}
+
+func (s *copySet) none(l copyList) bool { return l.count == 0 }
+
+// add counts one copy and tells whether it is the first of its class.
+func (s *copySet) add(l *copyList, c copyClass) bool {
+	if l.count == 0 {
+		l.class, l.count = c, 1
+		return true
+	}
+	if l.class == c {
+		l.count++
+		return false
+	}
+	for n := l.more; n != 0; n = s.more[n].next {
+		if s.more[n].class == c {
+			s.more[n].count++
+			return false
+		}
+	}
+	n := s.free
+	if n != 0 {
+		s.free = s.more[n].next
+	} else {
+		s.more = append(s.more, copyNode{})
+		n = uint32(len(s.more) - 1)
+	}
+	s.more[n] = copyNode{count: 1, next: l.more, class: c}
+	l.more = n
+	return true
+}
+
+// remove takes one copy off and tells whether it was the last of its class.
+func (s *copySet) remove(l *copyList, c copyClass) bool {
+	if l.count > 0 && l.class == c {
+		if l.count > 1 {
+			l.count--
+			return false
+		}
+		n := l.more
+		if n == 0 {
+			l.count = 0
+			return true
+		}
+		l.class, l.count, l.more = s.more[n].class, s.more[n].count, s.more[n].next
+		s.put(n)
+		return true
+	}
+	for at := &l.more; *at != 0; at = &s.more[*at].next {
+		n := *at
+		if s.more[n].class != c {
+			continue
+		}
+		if s.more[n].count > 1 {
+			s.more[n].count--
+			return false
+		}
+		*at = s.more[n].next
+		s.put(n)
+		return true
+	}
+	return false
+}
+
+// drop forgets all copies of a block.
+func (s *copySet) drop(l *copyList) {
+	for n := l.more; n != 0; {
+		next := s.more[n].next
+		s.put(n)
+		n = next
+	}
+	*l = copyList{}
+}
+
+func (s *copySet) put(n uint32) {
+	s.more[n] = copyNode{next: s.free}
+	s.free = n
+}
+
+// resident tells in which tiers a block is: those where the copies together
+// serve every group in need.
+func (s *copySet) resident(l copyList, need uint32) (anyTier, device bool) {
+	if l.count == 0 {
+		return false, false
+	}
+	var anyMask, deviceMask uint32
+	onDevice := false
+	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
+		k := &s.classes[c]
+		anyMask |= k.mask
+		if k.device {
+			deviceMask |= k.mask
+			onDevice = true
+		}
+		if n == 0 {
+			break
+		}
+	}
+	return anyMask&need == need, onDevice && deviceMask&need == need
+}
+
+// onDevice tells whether any copy is on the device.
+func (s *copySet) onDevice(l copyList) bool {
+	if l.count == 0 {
+		return false
+	}
+	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
+		if s.classes[c].device {
+			return true
+		}
+		if n == 0 {
+			return false
+		}
+	}
+}
+
+// groupSet holds the full-attention groups that device events have shown. A
+// block counts while all of them have it.
+type groupSet struct {
+	groups []int64
+	need   uint32 // one bit per group
+}
+
+func (g *groupSet) has(group int64) bool { return slices.Contains(g.groups, group) }
+
+func (g *groupSet) add(group int64) (added, ok bool) {
+	if g.has(group) {
+		return false, true
+	}
+	if len(g.groups) == maxGroups {
+		return false, false
+	}
+	g.need |= 1 << len(g.groups)
+	g.groups = append(g.groups, group)
+	return true, true
+}
+
+// mask returns the groups that a copy with this group serves: all of them when
+// it names none, as offload tiers do.
+func (g *groupSet) mask(group int64, hasGroup bool) uint32 {
+	if !hasGroup {
+		return 1<<maxGroups - 1
+	}
+	if i := slices.Index(g.groups, group); i >= 0 {
+		return 1 << i
+	}
+	return 0
+}

@@ -1,0 +1,367 @@
+package subscriber
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/blockhash"
+)
+
+// The model of the mirror: a universe of few engine hashes, each with the
+// parent and content it usually has, and for each of them what the engine has
+// said. What is announced is worked out anew from that after every batch.
+
+const (
+	modelMedia  = 3 // GPU, CPU, DISK
+	modelGroups = 4 // none, 0, 1, 2
+	modelSalts  = 2
+)
+
+type modelHash struct {
+	hash    uint64
+	above   int // index of the usual parent, −1 for a sequence start
+	content uint32
+	salt    int // of a sequence start
+}
+
+type modelBlock struct {
+	present   bool
+	ambiguous bool
+	above     int
+	salt      int
+	content   uint32
+	copies    [modelMedia][modelGroups]int
+}
+
+type model struct {
+	rnd    *rand.Rand
+	hashes []modelHash
+	blocks []modelBlock
+	groups [modelGroups]bool // full-attention groups seen on the device
+	used   int               // groups in this universe
+	clean  bool              // no conflicts, no loops: for bounded mirrors
+
+	parents map[uint64]uint64 // of fingerprints
+	roots   map[uint64]bool
+}
+
+func newModel(rnd *rand.Rand, clean bool) *model {
+	m := &model{rnd: rnd, clean: clean, used: 1 + rnd.IntN(modelGroups), parents: map[uint64]uint64{}, roots: map[uint64]bool{}}
+	for i := range 2 + rnd.IntN(18) {
+		h := modelHash{hash: rnd.Uint64(), above: rnd.IntN(i+1) - 1, content: rnd.Uint32N(3), salt: rnd.IntN(modelSalts)}
+		if i > 0 && rnd.IntN(4) == 0 { // another hash of the same fingerprint
+			twin := m.hashes[rnd.IntN(i)]
+			h.above, h.content, h.salt = twin.above, twin.content, twin.salt
+		}
+		if rnd.IntN(3) == 0 { // sequential hashes, for long probe runs
+			h.hash = uint64(i)
+		}
+		m.hashes = append(m.hashes, h)
+	}
+	m.blocks = make([]modelBlock, len(m.hashes))
+	return m
+}
+
+func (m *model) tokens(content uint32) []uint32 { return []uint32{content, 7} }
+
+// rooted works out the tiers and the key of a block by walking to its root.
+func (m *model) rooted(i int) (anyTier, device bool, key uint64) {
+	b := &m.blocks[i]
+	if !b.present || b.ambiguous {
+		return false, false, 0
+	}
+	anyTier, device = true, false
+	for g := range modelGroups {
+		device = device || b.copies[0][g] > 0
+	}
+	for g := 1; g < modelGroups; g++ {
+		if !m.groups[g] {
+			continue
+		}
+		n := 0
+		for medium := range modelMedia {
+			n += b.copies[medium][g] + b.copies[medium][0]
+		}
+		anyTier = anyTier && n > 0
+		device = device && b.copies[0][g]+b.copies[0][0] > 0
+	}
+	device = device && anyTier
+	content := blockhash.Content(m.tokens(b.content), nil)
+	if b.above < 0 {
+		key = blockhash.Chain(m.root(b.salt), content)
+		m.roots[key] = true
+		return anyTier, device, key
+	}
+	anyAbove, deviceAbove, above := m.rooted(b.above)
+	key = blockhash.Chain(above, content)
+	if anyTier && anyAbove {
+		m.parents[key] = above
+	}
+	return anyTier && anyAbove, device && deviceAbove, key
+}
+
+func (m *model) root(salt int) uint64 {
+	return blockhash.Namespace{Pool: "chat", BlockSize: 2, Salt: []string{"", "tenant"}[salt]}.Root()
+}
+
+func (m *model) parentOf(key uint64) (uint64, bool) { return m.parents[key], m.roots[key] }
+
+// announced returns how many blocks of each fingerprint are rooted, by tier.
+func (m *model) announced() (tiers [2]map[uint64]int) {
+	tiers = [2]map[uint64]int{{}, {}}
+	for i := range m.blocks {
+		anyTier, device, key := m.rooted(i)
+		if anyTier {
+			tiers[Any][key]++
+		}
+		if device {
+			tiers[Device][key]++
+		}
+	}
+	return tiers
+}
+
+// above tells whether i is an ancestor of from, or from itself.
+func (m *model) above(i, from int) bool {
+	for from >= 0 && from != i && m.blocks[from].present {
+		from = m.blocks[from].above
+	}
+	return from == i
+}
+
+func (m *model) store(i, above, salt int, content uint32, medium, group int) {
+	b := &m.blocks[i]
+	switch {
+	case !b.present && above >= 0 && m.above(i, above):
+		return
+	case !b.present:
+		*b = modelBlock{present: true, above: above, salt: salt, content: content}
+	case b.above != above || b.content != content || above < 0 && b.salt != salt:
+		b.ambiguous = true
+	}
+	b.copies[medium][group]++
+}
+
+func (m *model) remove(i, medium, group int) {
+	b := &m.blocks[i]
+	if b.copies[medium][group] == 0 {
+		return
+	}
+	b.copies[medium][group]--
+	if b.copies == [modelMedia][modelGroups]int{} {
+		*b = modelBlock{}
+	}
+}
+
+func (m *model) clear() {
+	m.groups = [modelGroups]bool{}
+	clear(m.blocks)
+}
+
+// event draws an event, applies it to the model and returns it encoded.
+func (m *model) event() any {
+	r := m.rnd.IntN(1000)
+	group := m.rnd.IntN(m.used)
+	if m.used > 1 && m.rnd.IntN(8) > 0 { // mostly a group, not none
+		group = 1 + m.rnd.IntN(m.used-1)
+	}
+	switch {
+	case r < 5:
+		m.clear()
+		return clearedEvent()
+	case r < 15:
+		return fields{{"type", "BlockStored"}, {"block_hashes", "?"}}
+	case r < 25:
+		return []any{"Unknown", 1}
+	case r < 100:
+		return m.storeKnown(group)
+	case r < 480:
+		return m.removal(group)
+	}
+	return m.storeRun(group)
+}
+
+func (m *model) head(kind string, indices []int, medium, group int) fields {
+	hashes := make([]uint64, len(indices))
+	for i, x := range indices {
+		hashes[i] = m.hashes[x].hash
+	}
+	f := fields{{"type", kind}, {"block_hashes", hashes}, {"medium", []string{"GPU", "CPU", "DISK"}[medium]}}
+	if group > 0 {
+		f = append(f, kv{"group_idx", group * 3})
+	}
+	return f
+}
+
+// storeKnown is a hash-only store.
+func (m *model) storeKnown(group int) any {
+	i, medium := m.rnd.IntN(len(m.hashes)), m.rnd.IntN(modelMedia)
+	if b := &m.blocks[i]; b.present {
+		b.copies[medium][group]++
+	}
+	return append(m.head("BlockStored", []int{i}, medium, group), kv{"token_ids", []uint32{}}, kv{"block_size", 0})
+}
+
+func (m *model) removal(group int) any {
+	var indices []int
+	medium := max(m.rnd.IntN(modelMedia+3)-3, 0)
+	for range 1 + m.rnd.IntN(3) {
+		i := m.rnd.IntN(len(m.hashes))
+		indices = append(indices, i)
+		m.remove(i, medium, group)
+	}
+	return m.head("BlockRemoved", indices, medium, group)
+}
+
+// storeRun is a device store of a run down the tree, sometimes a broken one.
+func (m *model) storeRun(group int) any {
+	run := []int{m.rnd.IntN(len(m.hashes))}
+	for range m.rnd.IntN(4) {
+		last := run[len(run)-1]
+		for i := range m.hashes {
+			if m.hashes[i].above == last && m.rnd.IntN(2) == 0 {
+				run = append(run, i)
+				break
+			}
+		}
+	}
+	first := m.hashes[run[0]]
+	above, contents := first.above, []uint32(nil)
+	for _, i := range run {
+		contents = append(contents, m.hashes[i].content)
+	}
+	if !m.clean {
+		switch m.rnd.IntN(40) {
+		case 0:
+			above = m.rnd.IntN(len(m.hashes)) // another parent, or itself
+		case 1:
+			contents[0]++
+		case 2:
+			run = append(run, run[0])
+			contents = append(contents, contents[0])
+		}
+	}
+	extra := make([]any, len(run))
+	var tokens []uint32
+	for _, c := range contents {
+		tokens = append(tokens, m.tokens(c)...)
+	}
+	f := m.head("BlockStored", run, 0, group)
+	if above >= 0 {
+		f = append(f, kv{"parent_block_hash", m.hashes[above].hash})
+	} else if first.salt > 0 {
+		extra[0] = []any{"tenant"}
+	}
+	f = append(f, kv{"token_ids", tokens}, kv{"block_size", 2}, kv{"extra_keys", extra})
+	if m.rnd.IntN(50) == 0 {
+		return append(f, kv{"kv_cache_spec_kind", "sliding_window"})
+	}
+	seen := map[int]bool{above: true}
+	for _, i := range run {
+		if seen[i] {
+			return f
+		}
+		seen[i] = true
+	}
+	if group > 0 {
+		m.groups[group] = true
+	}
+	for n, i := range run {
+		m.store(i, above, first.salt, contents[n], 0, group)
+		above = i
+	}
+	return f
+}
+
+// TestModel compares with the model after every batch of 10^6 random events:
+// the announced set of each tier is the model's, and at no call in between does
+// it break a promise of Sink (checkedSink).
+func TestModel(t *testing.T) {
+	const events, perUniverse = 1_000_000, 5_000
+	announced := 0
+	for seed := range uint64(events / perUniverse) {
+		m := newModel(rand.New(rand.NewPCG(seed, 2)), false)
+		sink := newCheckedSink(t)
+		sink.parentOf = m.parentOf
+		f := newFold(foldOptions{pool: "chat", sink: sink})
+		for n := 0; n < perUniverse; {
+			foldModel(t, m, f, sink, &n)
+			want := m.announced()
+			for tier, set := range want {
+				for key := range set {
+					if !sink.tiers[tier][key] {
+						t.Fatalf("seed %d, event %d: tier %d lacks %x", seed, n, tier, key)
+					}
+				}
+				if len(set) != len(sink.tiers[tier]) {
+					t.Fatalf("seed %d, event %d: tier %d has %d, want %d", seed, n, tier, len(sink.tiers[tier]), len(set))
+				}
+				announced += len(set)
+			}
+			if n%500 < 5 {
+				if err := f.mirror.check(); err != nil {
+					t.Fatalf("seed %d, event %d: %v", seed, n, err)
+				}
+			}
+		}
+	}
+	if announced < events/10 {
+		t.Errorf("%d announced over all batches: the events are too destructive to test anything", announced)
+	}
+}
+
+// TestModelBounded: a full mirror announces part of what the model does, never
+// more, and stays within its bound.
+func TestModelBounded(t *testing.T) {
+	const perUniverse = 2_000
+	full, evicted := 0, 0
+	for seed := range uint64(60) {
+		m := newModel(rand.New(rand.NewPCG(seed, 3)), true)
+		sink := newCheckedSink(t)
+		sink.parentOf = m.parentOf
+		maxBlocks := 1 + m.rnd.IntN(8)
+		f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: maxBlocks})
+		for n := 0; n < perUniverse; {
+			stats := foldModel(t, m, f, sink, &n)
+			full += stats.dropped[dropFull]
+			if stats.blocks == maxBlocks && f.mirror.cold.head != 0 {
+				evicted++
+			}
+			if stats.blocks > maxBlocks || stats.orphans > stats.blocks {
+				t.Fatalf("seed %d: %d blocks, %d orphans of at most %d", seed, stats.blocks, stats.orphans, maxBlocks)
+			}
+			want := m.announced()
+			for tier := range sink.tiers {
+				for key := range sink.tiers[tier] {
+					if want[tier][key] == 0 {
+						t.Fatalf("seed %d, event %d: tier %d has %x", seed, n, tier, key)
+					}
+				}
+			}
+			if err := f.mirror.check(); err != nil {
+				t.Fatalf("seed %d, event %d: %v", seed, n, err)
+			}
+		}
+	}
+	if full == 0 || evicted == 0 {
+		t.Errorf("full %d times, %d times with cold blocks: nothing tested", full, evicted)
+	}
+}
+
+// foldModel draws a batch and folds it.
+func foldModel(t *testing.T, m *model, f *fold, sink *checkedSink, n *int) foldStats {
+	t.Helper()
+	var events []any
+	for range 1 + m.rnd.IntN(9) {
+		events = append(events, m.event())
+	}
+	*n += len(events)
+	m.announced() // names the parents of what may be stored
+	sink.begin()
+	stats, err := f.fold(packBatch(events...), time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stats
+}

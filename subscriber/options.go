@@ -1,0 +1,209 @@
+package subscriber
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Options configure a Subscriber. Sink and exactly one of Listen and Dial are required.
+type Options struct {
+	// Pool is the namespace of the fingerprints and a metric label.
+	Pool string
+	// Endpoint is the engine's ip:port, a label of metrics and log lines.
+	Endpoint string
+
+	// Listen is the address on which the subscriber waits for its engine to connect, such as "tcp://127.0.0.1:5557"; port 0 lets
+	// the system choose one. It must be a loopback address unless InsecureListen is set: whoever can connect there
+	// can announce blocks in the engine's name.
+	Listen string
+	// InsecureListen allows Listen to name an address that other hosts can reach.
+	InsecureListen bool
+	// Dial is the address at which the engine binds, such as "tcp://10.0.0.11:5557".
+	Dial string
+	// Topic is the prefix of the topics subscribed to. Empty takes them all.
+	Topic string
+
+	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
+	MaxBlocks int
+	// Limits bound what a peer can cost.
+	Limits Limits
+	// BackoffMin and BackoffMax bound the time between attempts to dial. Defaults 100 ms and 2 s.
+	BackoffMin, BackoffMax time.Duration
+
+	// Sink receives the engine's net changes, from the goroutine that called Run.
+	Sink Sink
+	// Log defaults to no log.
+	Log *slog.Logger
+	// Metrics may be shared by all subscribers. Default: none are kept.
+	Metrics *Metrics
+	// Now tells the time to which batches are compared. Default time.Now.
+	Now func() time.Time
+}
+
+// Limits bound what a peer can cost. A field that is 0 has its default; a peer that exceeds one loses its connection.
+type Limits struct {
+	// Message is the size of one message, all its frames together, in bytes. Default 16 MiB: the largest batches known, one step
+	// of 65,536 tokens in blocks of one token with 32-byte hashes, take about 3 MiB.
+	Message int
+	// Frame is the size of one frame in bytes. Default: Message.
+	Frame int
+	// Frames is the number of frames of one message. Default 8; engines send 3.
+	Frames int
+	// Command is the size of a ZMTP command in bytes, the handshake's READY among them. Default 4 KiB, at most 32 KiB.
+	Command int
+	// Buffered bounds the bytes of messages read and not yet applied. What exceeds it stays with the kernel and then
+	// with the peer. Default twice Message, and at least Message.
+	Buffered int
+	// Handshake is the time for a connection's whole handshake. Default 5 s.
+	Handshake time.Duration
+	// Stall is the time from the first byte of a message that must be waited for to its last. Default 30 s.
+	Stall time.Duration
+	// Write is the time for one write, of which there are a few per connection. Default 5 s.
+	Write time.Duration
+}
+
+const maxCommand = 32 << 10
+
+func (l Limits) withDefaults() Limits {
+	l.Message = or(l.Message, 16<<20)
+	l.Frame = or(l.Frame, l.Message)
+	l.Frames = or(l.Frames, 8)
+	l.Command = or(l.Command, 4<<10)
+	l.Buffered = or(l.Buffered, 2*l.Message)
+	l.Handshake = or(l.Handshake, 5*time.Second)
+	l.Stall = or(l.Stall, 30*time.Second)
+	l.Write = or(l.Write, 5*time.Second)
+	return l
+}
+
+// or returns v unless it is zero, then d.
+func or[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// withDefaults returns o with every default filled in, or all that is wrong with it.
+func (o Options) withDefaults() (Options, error) {
+	o.MaxBlocks = or(o.MaxBlocks, defaultMaxBlocks)
+	o.Limits = o.Limits.withDefaults()
+	o.BackoffMin = or(o.BackoffMin, 100*time.Millisecond)
+	o.BackoffMax = or(o.BackoffMax, max(2*time.Second, o.BackoffMin))
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(nil)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.Sink == nil {
+		bad("Sink: missing")
+	}
+	switch {
+	case (o.Listen == "") == (o.Dial == ""):
+		bad("Listen %q, Dial %q: exactly one of them must be set", o.Listen, o.Dial)
+	case o.Listen != "":
+		if err := checkListen(o.Listen, o.InsecureListen); err != nil {
+			bad("Listen %q: %w", o.Listen, err)
+		}
+	default:
+		if err := checkDial(o.Dial); err != nil {
+			bad("Dial %q: %w", o.Dial, err)
+		}
+	}
+	l := o.Limits
+	for _, n := range []struct {
+		name     string
+		v, least int
+		most     int
+	}{
+		{"MaxBlocks", o.MaxBlocks, 1, 1 << 30},
+		{"Limits.Message", l.Message, 1 << 10, 1 << 30},
+		{"Limits.Frame", l.Frame, 1 << 10, l.Message},
+		{"Limits.Frames", l.Frames, 3, 1 << 10},
+		{"Limits.Command", l.Command, 256, maxCommand},
+		{"Limits.Buffered", l.Buffered, l.Message, math.MaxInt},
+	} {
+		if n.v < n.least || n.v > n.most {
+			bad("%s %d: must be between %d and %d", n.name, n.v, n.least, n.most)
+		}
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"Limits.Handshake", l.Handshake},
+		{"Limits.Stall", l.Stall},
+		{"Limits.Write", l.Write},
+		{"BackoffMin", o.BackoffMin},
+		{"BackoffMax", o.BackoffMax},
+	} {
+		if d.v < time.Millisecond {
+			bad("%s %v: must be at least 1ms", d.name, d.v)
+		}
+	}
+	if o.BackoffMax < o.BackoffMin {
+		bad("BackoffMax %v: must not be below BackoffMin %v", o.BackoffMax, o.BackoffMin)
+	}
+	return o, errors.Join(errs...)
+}
+
+// hostPort takes the scheme off an address and checks the form of the rest.
+func hostPort(address string) (host, port string, err error) {
+	rest, ok := strings.CutPrefix(address, "tcp://")
+	if !ok {
+		return "", "", errors.New("must begin with tcp://")
+	}
+	host, port, err = net.SplitHostPort(rest)
+	if err != nil {
+		return "", "", errors.New("must have the form tcp://host:port")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", "", fmt.Errorf("port %q must be a number between 0 and 65535", port)
+	}
+	return host, port, nil
+}
+
+func checkListen(address string, insecure bool) error {
+	host, _, err := hostPort(address)
+	if err != nil {
+		return err
+	}
+	if insecure || host == "localhost" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return errors.New("not a loopback address: other hosts could announce blocks in the engine's name")
+	}
+	return nil
+}
+
+func checkDial(address string) error {
+	host, port, err := hostPort(address)
+	switch {
+	case err != nil:
+		return err
+	case host == "" || host == "*":
+		return errors.New("must name the engine's host")
+	case port == "0":
+		return errors.New("port must not be 0")
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return errors.New("must name the engine's host")
+	}
+	return nil
+}

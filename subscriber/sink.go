@@ -1,0 +1,81 @@
+package subscriber
+
+// Tier says how near a block is to the engine's compute. Each tier is a set
+// of blocks, and Device is always a subset of Any.
+type Tier uint8
+
+const (
+	Device Tier = iota // in the engine's own KV cache, usable at once
+	Any                // in the device cache or in another medium of the same engine
+)
+
+// Sink receives the net changes of one engine, in order and from one
+// goroutine. After every call, in both tiers, the blocks stored and not
+// removed form a prefix-closed set: a block is there only together with all
+// its ancestors.
+type Sink interface {
+	// Store announces blocks, parents before children. A key is announced
+	// once per tier, and in Any before Device. The slice is valid during the
+	// call only.
+	Store(tier Tier, keys []uint64)
+	// Remove withdraws blocks, children before parents, from Device before
+	// Any. The slice is valid during the call only.
+	Remove(tier Tier, keys []uint64)
+	// Reset says that everything announced so far is gone.
+	Reset(cause Cause)
+	// Describe is called whenever the description differs from the last one.
+	Describe(d Description)
+}
+
+// Description is what is known of an engine beside its blocks.
+type Description struct {
+	Connected bool
+	// BlockSize is the number of tokens per block of the full-attention
+	// groups, 0 while no event has shown it.
+	BlockSize int
+	// ExtraKeys says that events carry what else went into a block's hash
+	// (vLLM from 0.17.1, SGLang's cache_salt from 0.5.18). Without it salted
+	// and multimodal blocks look like plain ones, and such prompts must not be
+	// matched.
+	ExtraKeys bool
+	// Problem is the gravest of the engine's problems.
+	Problem Problem
+}
+
+// Problem names why an engine's blocks are known in part only. Plain text
+// prompts can be matched under every one of them: what cannot be keyed is
+// never announced.
+type Problem string
+
+const (
+	ProblemNone Problem = ""
+	// ProblemNoTokens: device blocks are announced without token ids.
+	ProblemNoTokens Problem = "no_token_ids"
+	// ProblemBigram: token ids come as pairs (speculative decoding in SGLang).
+	ProblemBigram Problem = "bigram"
+	// ProblemMirrorFull: the mirror's bound is reached, newer blocks are not
+	// taken in.
+	ProblemMirrorFull Problem = "mirror_full"
+	// ProblemBlockSize: full-attention groups differ in block size, only those
+	// with the largest are mirrored.
+	ProblemBlockSize Problem = "block_size_varies"
+	// ProblemHybrid: the model has groups that are not full attention (sliding
+	// window, mamba), which can miss where full attention hits. Matches are an
+	// upper bound.
+	ProblemHybrid Problem = "hybrid"
+	// ProblemNoExtraKeys: the engine is too old to send extra keys.
+	ProblemNoExtraKeys Problem = "no_extra_keys"
+)
+
+// Cause names why everything announced of an engine was forgotten.
+type Cause string
+
+const (
+	CauseConnect    Cause = "connect"    // a connection was made, nothing is known of the engine behind it
+	CauseDisconnect Cause = "disconnect" // the connection was lost
+	CauseGap        Cause = "gap"        // sequence numbers are missing
+	CauseBackwards  Cause = "backwards"  // the sequence went back: the engine was restarted
+	CauseCleared    Cause = "cleared"    // the engine emptied its cache
+	CauseUnreadable Cause = "unreadable" // a batch could not be read
+	CauseBlockSize  Cause = "block_size" // a larger block size of the same engine turned up
+)

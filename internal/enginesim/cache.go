@@ -21,12 +21,13 @@ type block struct {
 //   - A hit takes a block off the free list; a sequence that ends puts its blocks back, last block first, so that the tail
 //     of a prompt is evicted before its head.
 //   - Blocks are handed out from the front of the free list (least recently freed), and lose their old content only then:
-//     that is when BlockRemoved is published, one event for each block.
+//     that is when BlockRemoved is published, one event for each block. A block that did not fill up has no content to
+//     lose; since some release between 0.23 and 0.32 such blocks are handed out first.
 //   - Only full blocks have a digest. Two blocks may hold the same content (copies); the oldest one is hit, and each is
 //     stored and removed by an event of its own.
 type cache struct {
 	blocks []block
-	// reusePartial puts blocks that did not fill up at the front of the free list, as vLLM 0.32 does and 0.23 does not.
+	// reusePartial puts freed blocks that did not fill up at the front of the free list, as vLLM 0.32 does and 0.23 does not.
 	reusePartial bool
 
 	byDigest map[blockhash.Digest]int32 // oldest copy
@@ -123,7 +124,8 @@ func (c *cache) release(blocks []int32) {
 	}
 }
 
-// clear forgets all content, and reports false and does nothing while a block is referenced. The order of the free list stays.
+// clear forgets all content, and reports false and does nothing while a block is referenced. The order of the free list
+// stays. Several clears before the next step are announced once, so that an idle engine collects no events.
 func (c *cache) clear() bool {
 	if c.free != c.usable() {
 		return false
@@ -132,7 +134,9 @@ func (c *cache) clear() bool {
 		c.blocks[i].cached = false
 	}
 	clear(c.byDigest)
-	c.events = append(c.events, event{kind: allBlocksCleared})
+	if n := len(c.events); n == 0 || c.events[n-1].kind != allBlocksCleared {
+		c.events = append(c.events, event{kind: allBlocksCleared})
+	}
 	return true
 }
 

@@ -95,7 +95,9 @@ func (c *slowCache) clear() bool {
 	}
 	c.stored = nil
 	clear(c.digest)
-	c.events = append(c.events, "cleared")
+	if n := len(c.events); n == 0 || c.events[n-1] != "cleared" {
+		c.events = append(c.events, "cleared")
+	}
 	return true
 }
 

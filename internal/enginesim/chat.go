@@ -3,6 +3,7 @@ package enginesim
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -87,7 +88,7 @@ func (m *message) text() (string, error) {
 	}
 	var parts []struct{ Type, Text string }
 	if err := json.Unmarshal(m.Content, &parts); err != nil {
-		return "", fmt.Errorf("content is neither a string nor a list of parts")
+		return "", errors.New("content is neither a string nor a list of parts")
 	}
 	texts := make([]string, len(parts))
 	for i, p := range parts {

@@ -44,5 +44,6 @@
 // One goroutine runs the steps; handlers add and abort sequences under the loop's mutex, and receive tokens through a
 // stream of their own. A step's events are numbered and queued for all subscribers before any of its tokens is delivered.
 // Messages to one subscriber are in order; a subscriber that is slow by more than 64 MiB misses messages and sees a gap in
-// the numbers, and never holds up the engine. Connections without a complete handshake are closed after ten seconds.
+// the numbers, and never holds up the engine. Of requests at most 16,384 wait; more are refused with 503. Connections
+// without a complete handshake are closed after ten seconds.
 package enginesim

@@ -97,7 +97,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	wg.Go(func() {
 		<-ctx.Done()
-		grace, done := context.WithTimeout(context.Background(), shutdownTimeout)
+		grace, done := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer done()
 		if server.Shutdown(grace) != nil {
 			server.Close()

@@ -105,7 +105,10 @@ func (c *call) sequences() []*sequence {
 // generate runs a call to its end and writes the reply.
 func (e *Engine) generate(w http.ResponseWriter, r *http.Request, c *call) {
 	seqs := c.sequences()
-	e.loop.submit(seqs)
+	if !e.loop.submit(seqs) {
+		fail(w, &apiError{Status: http.StatusServiceUnavailable, Type: "ServiceUnavailableError", Message: "The request queue is full."})
+		return
+	}
 	defer e.loop.abort(seqs) // no-op for those that have ended
 	if c.body.Stream {
 		e.stream(r.Context(), w, c)
@@ -225,5 +228,5 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(b)
+	_, _ = w.Write(b) // the client may have gone
 }

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// maxWaiting bounds the sequences that wait; requests beyond it are refused.
+const maxWaiting = 1 << 14
+
 // loop runs the scheduler in real time. Requests come from any goroutine; run is called once.
 type loop struct {
 	timing  Timing
@@ -74,10 +77,14 @@ func (l *loop) deliver(st step, now time.Time) {
 	}
 }
 
-// submit adds sequences to the queue.
-func (l *loop) submit(seqs []*sequence) {
+// submit adds sequences to the queue, all of them or, when it is full, none.
+func (l *loop) submit(seqs []*sequence) bool {
 	now := time.Now()
 	l.mu.Lock()
+	if len(l.sched.waiting)+len(seqs) > maxWaiting {
+		l.mu.Unlock()
+		return false
+	}
 	for _, q := range seqs {
 		q.arrived = now
 		l.sched.add(q)
@@ -87,6 +94,7 @@ func (l *loop) submit(seqs []*sequence) {
 	case l.wake <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // abort ends the sequences that are not done, whose client went away.

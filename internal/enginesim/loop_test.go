@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"context"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,8 +36,8 @@ func TestTiming(t *testing.T) {
 		},
 		"slowdown": { // two in decode take 1.5 times as long each; the second prefill delays the first answer
 			Timing{PrefillRate: 1000, DecodeRate: 100, Slowdown: 0.5},
-			[]arrival{{0, 10, 5}, {10 * ms, 3, 3}},
-			[]outcome{{10 * ms, 10*ms + 13*ms + 2*15*ms + 10*ms}, {13 * ms, 13*ms + 2*15*ms}},
+			[]arrival{{0, 10, 5}, {5 * ms, 3, 3}},
+			[]outcome{{10 * ms, 10*ms + 13*ms + 2*15*ms + 10*ms}, {18 * ms, 18*ms + 2*15*ms}},
 		},
 		"queue": { // one at a time; the second finds 48 of its tokens
 			Timing{PrefillRate: 1000, MaxRunning: 1},
@@ -100,4 +101,44 @@ func TestTiming(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestChunkInterval wants tokens within the interval to be merged, and a wake without news, which is left behind when tokens
+// came between wake and take, to be harmless.
+func TestChunkInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, err := New(Options{Timing: Timing{ChunkInterval: 50 * time.Millisecond}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, bad := e.prepare([]byte(`{"prompt":"Hello","max_tokens":100}`), false)
+		if bad != nil {
+			t.Fatal(bad.Message)
+		}
+		out, w := c.choices[0].seq.out, httptest.NewRecorder()
+		done := make(chan struct{})
+		go func() {
+			e.stream(t.Context(), w, c)
+			close(done)
+		}()
+		token := e.vocab.innerID[0]
+		for range 4 {
+			c.wake <- struct{}{}
+			<-time.After(60 * time.Millisecond)
+			for range 10 {
+				out.put(0, "", token)
+				<-time.After(time.Millisecond)
+			}
+		}
+		out.put(0, finishLength, token)
+		<-done
+		// Each ten come as one at once and nine 50 ms later, with the last one among the last nine.
+		var got []int
+		for _, ch := range sseChunks(t, w.Body.Bytes()) {
+			got = append(got, len(tokenize(nil, ch.Choices[0].Text)))
+		}
+		if d := cmp.Diff([]int{1, 9, 1, 9, 1, 9, 1, 10}, got); d != "" {
+			t.Errorf("tokens in chunks:\n%s", d)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -93,9 +95,9 @@ func TestSubscribers(t *testing.T) {
 			want := map[string]int{}
 			for d, n := range copies(e.loop.sched.cache) {
 				if tc.hashes == HashBytes {
-					want[fmt.Sprintf("%x", d[:])] = n
+					want[hex.EncodeToString(d[:])] = n
 				} else {
-					want[fmt.Sprint(d.Uint64())] = n
+					want[strconv.FormatUint(d.Uint64(), 10)] = n
 				}
 			}
 			if d := cmp.Diff(want, known); d != "" || len(known) == 0 {
@@ -124,7 +126,7 @@ func foldPayload(t *testing.T, known map[string]int, payload []byte) {
 		for _, h := range hashes.([]any) {
 			key := fmt.Sprint(h)
 			if b, ok := h.([]byte); ok {
-				key = fmt.Sprintf("%x", b)
+				key = hex.EncodeToString(b)
 			}
 			if kind == "BlockStored" {
 				known[key]++

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -143,16 +144,16 @@ func TestStream(t *testing.T) {
 			} else if len(chunks[0].Choices[0].PromptTokenIDs) != 1 {
 				t.Errorf("first chunk has no prompt tokens: %+v", chunks[0])
 			}
-			var text string
+			var text strings.Builder
 			tokens, ends := 0, 0
 			for _, ch := range chunks {
 				if ch.Usage != nil || len(ch.Choices) != 1 {
 					t.Fatalf("chunk %+v", ch)
 				}
 				tokens += len(ch.Choices[0].TokenIDs)
-				text += ch.Choices[0].Text
+				text.WriteString(ch.Choices[0].Text)
 				if d := ch.Choices[0].Delta.Content; d != nil {
-					text += *d
+					text.WriteString(*d)
 				}
 				if ch.Choices[0].FinishReason != "" {
 					ends++
@@ -161,8 +162,8 @@ func TestStream(t *testing.T) {
 			if tokens != 5*tc.choices || ends != tc.choices || chunks[len(chunks)-1].Choices[0].FinishReason != "length" {
 				t.Errorf("%d tokens, %d ends", tokens, ends)
 			}
-			if got := len(tokenize(nil, text)); tc.choices == 1 && got != 5 {
-				t.Errorf("text %q is %d tokens", text, got)
+			if got := len(tokenize(nil, text.String())); tc.choices == 1 && got != 5 {
+				t.Errorf("text %q is %d tokens", text.String(), got)
 			}
 		})
 	}
@@ -408,14 +409,14 @@ func TestReset(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	openStream(t, ctx, c, e)
+	openStream(ctx, t, c, e)
 	if got := reset(); got != `{"success":false}` {
 		t.Errorf("reset while a request runs: %s", got)
 	}
 }
 
 // openStream starts an endless answer and returns when the engine works on it.
-func openStream(t *testing.T, ctx context.Context, c *http.Client, e *Engine) *http.Response {
+func openStream(ctx context.Context, t *testing.T, c *http.Client, e *Engine) io.Reader {
 	t.Helper()
 	body := `{"stream":true,"max_tokens":100000,"prompt":` + tokenList(40, 1000) + `}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+e.Addr()+"/v1/completions", strings.NewReader(body))
@@ -429,7 +430,7 @@ func openStream(t *testing.T, ctx context.Context, c *http.Client, e *Engine) *h
 	}
 	t.Cleanup(func() { resp.Body.Close() })
 	eventually(t, "request runs", func() bool { return e.loop.load().running > 0 })
-	return resp
+	return resp.Body
 }
 
 // TestAbort wants a client that goes away to free the engine, with the blocks so far still cached.
@@ -438,8 +439,8 @@ func TestAbort(t *testing.T) {
 	c := newClient(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	resp := openStream(t, ctx, c, e)
-	if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
+	answer := openStream(ctx, t, c, e)
+	if _, err := answer.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
@@ -453,6 +454,25 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// TestFullQueue wants a request to be refused when too many wait.
+func TestFullQueue(t *testing.T) {
+	e := start(t, Options{Timing: Timing{DecodeRate: 1, MaxRunning: 1}})
+	seqs := make([]*sequence, maxWaiting)
+	for i := range seqs {
+		seqs[i] = newSequence(e.hasher, nil, "", []uint32{1}, 1000)
+		seqs[i].next = func(int) uint32 { return 0 }
+	}
+	e.loop.submit(seqs)
+	eventually(t, "one runs", func() bool { return e.loop.load().running == 1 })
+	c := newClient(t)
+	if status, body := postJSON(t, c, e, "/v1/completions", `{"prompt":"a","n":2}`); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, body := getBody(t, c, e, "/load"); body != fmt.Sprintf(`{"server_load":%d}`, maxWaiting) {
+		t.Errorf("load: %s", body)
+	}
+}
+
 // TestStop wants Run to cut a running stream and to return.
 func TestStop(t *testing.T) {
 	e, err := New(Options{Timing: Timing{DecodeRate: 1000}})
@@ -460,10 +480,10 @@ func TestStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := runEngine(t, e)
-	resp := openStream(t, context.Background(), newClient(t), e)
+	answer := openStream(context.Background(), t, newClient(t), e)
 	stop()
 	var buf bytes.Buffer
-	if _, err := buf.ReadFrom(resp.Body); err == nil {
+	if _, err := buf.ReadFrom(answer); err == nil {
 		t.Error("the cut stream ended as if it were complete")
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"time"
 )
 
 // stream writes a call's tokens as server-sent events. The response headers go out before the first token is computed, as
@@ -18,19 +17,9 @@ func (e *Engine) stream(ctx context.Context, w http.ResponseWriter, c *call) {
 	if flush() != nil {
 		return
 	}
-	var timer *time.Timer
-	if e.opts.Timing.ChunkInterval > 0 {
-		timer = time.NewTimer(0)
-		defer timer.Stop()
-	}
+	interval := e.opts.Timing.ChunkInterval
 	s := sse{engine: e, call: c}
-	for !c.finished() {
-		if timer != nil {
-			select {
-			case <-ctx.Done():
-			case <-timer.C:
-			}
-		}
+	for {
 		if !c.wait(ctx) {
 			panic(http.ErrAbortHandler)
 		}
@@ -39,7 +28,7 @@ func (e *Engine) stream(ctx context.Context, w http.ResponseWriter, c *call) {
 			s.choice(i)
 		}
 		if len(s.buf) == 0 {
-			continue
+			continue // its tokens went with the last chunk
 		}
 		if c.finished() {
 			s.end()
@@ -47,11 +36,11 @@ func (e *Engine) stream(ctx context.Context, w http.ResponseWriter, c *call) {
 		if _, err := w.Write(s.buf); err != nil {
 			return
 		}
-		if flush() != nil {
+		if flush() != nil || c.finished() {
 			return
 		}
-		if timer != nil {
-			timer.Reset(e.opts.Timing.ChunkInterval)
+		if interval > 0 {
+			pause(ctx, interval)
 		}
 	}
 }

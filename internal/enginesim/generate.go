@@ -32,7 +32,7 @@ type choice struct {
 }
 
 // prepare checks a request and makes its sequences.
-func (e *Engine) prepare(raw []byte, chat bool) (*call, *apiError) {
+func (e *Engine) prepare(raw []byte, requestID string, chat bool) (*call, *apiError) {
 	b, bad := decodeBody(raw)
 	if bad != nil {
 		return nil, bad
@@ -63,9 +63,12 @@ func (e *Engine) prepare(raw []byte, chat bool) (*call, *apiError) {
 	}
 
 	c := &call{body: b, chat: chat, created: time.Now().Unix(), model: e.opts.Models[0], wake: make(chan struct{}, 1)}
-	c.id, c.object = "cmpl-"+newID(), "text_completion"
+	if requestID == "" {
+		requestID = newID()
+	}
+	c.id, c.object = "cmpl-"+requestID, "text_completion"
 	if chat {
-		c.id, c.object = "chatcmpl-"+newID(), "chat.completion.chunk"
+		c.id, c.object = "chatcmpl-"+requestID, "chat.completion.chunk"
 	}
 	if adapter != nil {
 		c.model = adapter.name

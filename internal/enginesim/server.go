@@ -89,7 +89,8 @@ func fail(w http.ResponseWriter, bad *apiError) {
 }
 
 func (e *Engine) complete(w http.ResponseWriter, r *http.Request, body []byte, chat bool) {
-	c, bad := e.prepare(body, chat)
+	// The answer carries the id that a proxy gave the request, as vLLM's does.
+	c, bad := e.prepare(body, r.Header.Get("X-Request-Id"), chat)
 	if bad != nil {
 		fail(w, bad)
 		return

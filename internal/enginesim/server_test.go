@@ -514,3 +514,25 @@ func TestOptions(t *testing.T) {
 		})
 	}
 }
+
+// TestAnswerCarriesRequestID: a proxy's request id comes back in the answer's id, so that both logs can be joined.
+func TestAnswerCarriesRequestID(t *testing.T) {
+	e := start(t, Options{})
+	c := newClient(t)
+	for _, tt := range []struct{ path, body, header, want string }{
+		{"/v1/completions", `{"prompt":"Hi","max_tokens":1}`, "abc-1", "cmpl-abc-1"},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1}`, "abc-2", "chatcmpl-abc-2"},
+		{"/v1/completions", `{"prompt":"Hi","max_tokens":1}`, "", "cmpl-"},
+	} {
+		_, body := postJSON(t, c, e, tt.path, tt.body, "X-Request-Id", tt.header)
+		var answer struct {
+			ID string `json:"id"`
+		}
+		if err := json.Unmarshal(body, &answer); err != nil {
+			t.Fatal(err)
+		}
+		if ok := answer.ID == tt.want || tt.header == "" && len(answer.ID) > len(tt.want); !ok {
+			t.Errorf("%s with id %q: answer %q, want %q", tt.path, tt.header, answer.ID, tt.want)
+		}
+	}
+}

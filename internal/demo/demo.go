@@ -144,7 +144,7 @@ The steered site is running until Ctrl-C:
 	case <-ctx.Done():
 		return nil
 	case <-s.Envoy.Ended():
-		return fmt.Errorf("Envoy ended; the end of its log:\n%s", s.Envoy.Tail())
+		return fmt.Errorf("the proxy ended; the end of its log:\n%s", s.Envoy.Tail())
 	case <-s.Router.Ended():
 		return fmt.Errorf("the router ended; the end of its log:\n%s", s.Router.Tail())
 	}

@@ -82,6 +82,9 @@ func (m *mirror) clear() {
 	m.cold = coldList{}
 }
 
+// empty tells whether nothing was stored since the last clear.
+func (m *mirror) empty() bool { return len(m.blocks) == 1 && len(m.copies.classes) == 0 }
+
 func (m *mirror) orphans() int { return m.present - m.rooted }
 
 // storeBlock is one block of a stored event, ready to be entered.

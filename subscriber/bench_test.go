@@ -44,32 +44,40 @@ func turnover(payloads, blocks int, remove, store bool) [][]byte {
 	return out
 }
 
-// BenchmarkFold decodes and folds batches of one stored event.
-//
-//   - blocks=64 also holds the removal of as many older blocks, as a full
-//     cache sends it; the mirror holds 32,768 blocks.
-//   - decode is its decoding alone.
+// BenchmarkFold decodes and folds batches of one stored event of new blocks,
+// and beside it the decoding alone, and a batch that removes as many old
+// blocks before it stores, as a full cache sends it.
 func BenchmarkFold(b *testing.B) {
+	const payloads = 128
 	for _, blocks := range []int{1, 64} {
-		payloads := turnover(1024, blocks, true, true)
+		stores := turnover(payloads, blocks, false, true)
+		removals := turnover(payloads, blocks, true, false)
+		both := turnover(payloads, blocks, true, true)
 		b.Run(fmt.Sprintf("blocks=%d", blocks), func(b *testing.B) {
 			f := newFold(foldOptions{pool: "chat", sink: &nullSink{}})
 			i := 0
-			fold := func() {
-				if _, err := f.fold(payloads[i%len(payloads)], time.Time{}); err != nil {
-					b.Fatal(err)
-				}
-				i++
-			}
-			for range payloads {
-				fold()
-			}
 			b.ReportAllocs()
 			for b.Loop() {
-				fold()
+				mustFold(b, f, stores[i%payloads])
+				if i++; i%payloads == 0 {
+					b.StopTimer()
+					for _, p := range removals {
+						mustFold(b, f, p)
+					}
+					if f.mirror.present > 0 {
+						b.Fatalf("%d blocks", f.mirror.present)
+					}
+					b.StartTimer()
+				}
 			}
-			if f.mirror.present != blocks*len(payloads)/2 {
-				b.Fatalf("%d blocks", f.mirror.present)
+		})
+		b.Run(fmt.Sprintf("blocks=%d/turnover", blocks), func(b *testing.B) {
+			f := newFold(foldOptions{pool: "chat", sink: &nullSink{}})
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				mustFold(b, f, both[i%payloads])
+				i++
 			}
 		})
 		b.Run(fmt.Sprintf("blocks=%d/decode", blocks), func(b *testing.B) {
@@ -77,11 +85,17 @@ func BenchmarkFold(b *testing.B) {
 			i := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := d.decode(payloads[i%len(payloads)], func(*event) {}); err != nil {
+				if _, err := d.decode(stores[i%payloads], func(*event) {}); err != nil {
 					b.Fatal(err)
 				}
 				i++
 			}
 		})
+	}
+}
+
+func mustFold(b *testing.B, f *fold, payload []byte) {
+	if _, err := f.fold(payload, time.Time{}); err != nil {
+		b.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"slices"
 )
 
 // The msgpack codes that the cursor reads itself. Those of the msgpack module
@@ -190,49 +191,50 @@ func (c *cursor) length(width int) (int, error) {
 	return int(binary.BigEndian.Uint32(b)), nil
 }
 
-// tokens appends n token ids to dst. ok is false at the first value that is
+// tokens appends n token ids to dst; the caller has checked that n values can
+// be there. ok is false at the first value that is
 // not an unsigned integer of at most 32 bits; the cursor then stands before it.
 //
 // Most of an event's bytes are token ids. Read here they cost a quarter of what
 // they cost through the decoder, which reads each by two interface calls.
 func (c *cursor) tokens(dst []uint32, n int) (_ []uint32, ok bool) {
-	b, pos := c.b, c.pos
-	for range n {
-		if pos >= len(b) {
-			c.pos = pos
-			return dst, false
-		}
-		code := b[pos]
+	dst = slices.Grow(dst, n)[:len(dst)+n]
+	out := dst[len(dst)-n:]
+	b := c.b[c.pos:]
+	for i := range out {
 		switch {
-		case code == codeUint16 && len(b)-pos >= 3:
-			dst = append(dst, uint32(b[pos+1])<<8|uint32(b[pos+2]))
-			pos += 3
-		case code <= maxPosFixed:
-			dst = append(dst, uint32(code))
-			pos++
-		case code == codeUint32 && len(b)-pos >= 5:
-			dst = append(dst, binary.BigEndian.Uint32(b[pos+1:]))
-			pos += 5
-		case code == codeUint8 && len(b)-pos >= 2:
-			dst = append(dst, uint32(b[pos+1]))
-			pos += 2
+		case len(b) >= 3 && b[0] == codeUint16:
+			out[i] = uint32(b[1])<<8 | uint32(b[2])
+			b = b[3:]
+		case len(b) >= 1 && b[0] <= maxPosFixed:
+			out[i] = uint32(b[0])
+			b = b[1:]
+		case len(b) >= 5 && b[0] == codeUint32:
+			out[i] = binary.BigEndian.Uint32(b[1:])
+			b = b[5:]
+		case len(b) >= 2 && b[0] == codeUint8:
+			out[i] = uint32(b[1])
+			b = b[2:]
 		default:
-			v, width, fits := wideToken(b[pos:])
+			v, width, fits := wideToken(b)
 			if !fits {
-				c.pos = pos
-				return dst, false
+				c.pos = len(c.b) - len(b)
+				return dst[:len(dst)-n+i], false
 			}
-			dst = append(dst, v)
-			pos += width
+			out[i] = v
+			b = b[width:]
 		}
 	}
-	c.pos = pos
+	c.pos = len(c.b) - len(b)
 	return dst, true
 }
 
 // wideToken reads a token id from an encoding wider or signed than it needs:
 // encoders are free to choose it.
 func wideToken(b []byte) (v uint32, width int, ok bool) {
+	if len(b) == 0 {
+		return 0, 0, false
+	}
 	var n uint64
 	switch b[0] {
 	case codeInt8:

@@ -22,8 +22,8 @@ type printSet struct {
 	dirty  []uint32
 	sent   int // announced in Any
 
-	order []uint64 // of flush: depth and id
-	keys  []uint64 // of flush
+	stored, removed [2][]uint64 // of flush, by tier: depth << 32 | id
+	keys            []uint64    // of flush
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 
 // clear forgets everything, what was announced too.
 func (s *printSet) clear() {
-	*s = printSet{prints: make([]fingerprint, 1, 64), byKey: newTable(), order: s.order, keys: s.keys}
+	*s = printSet{prints: make([]fingerprint, 1, 64), byKey: newTable()}
 }
 
 // at returns what children need of a fingerprint.
@@ -92,75 +92,77 @@ func (s *printSet) flush(sink Sink) {
 	if len(s.dirty) == 0 {
 		return
 	}
-	s.remove(sink, Device)
-	s.remove(sink, Any)
-	s.store(sink, Any)
-	s.store(sink, Device)
 	for _, id := range s.dirty {
 		p := &s.prints[id]
 		p.dirty = false
-		if p.any == 0 {
-			s.byKey.del(p.key)
-			*p = fingerprint{depth: s.free}
-			s.free = id
-		}
-	}
-	s.dirty = s.dirty[:0]
-	if cap(s.dirty) > keepOrder {
-		s.dirty = nil
-	}
-	if cap(s.order) > keepOrder {
-		s.order = nil
-	}
-}
-
-// state gives a fingerprint's count in a tier and whether it is announced.
-func (p *fingerprint) state(t Tier) (count uint32, sent *bool) {
-	if t == Device {
-		return p.device, &p.sentDevice
-	}
-	return p.any, &p.sentAny
-}
-
-func (s *printSet) remove(sink Sink, t Tier) {
-	s.collect(t, false)
-	slices.Reverse(s.order)
-	s.emit(func(keys []uint64) { sink.Remove(t, keys) })
-}
-
-func (s *printSet) store(sink Sink, t Tier) {
-	s.collect(t, true)
-	s.emit(func(keys []uint64) { sink.Store(t, keys) })
-}
-
-// collect puts the fingerprints that have to be stored, or else removed, into
-// s.order by depth and notes them as sent.
-func (s *printSet) collect(t Tier, store bool) {
-	s.order = s.order[:0]
-	for _, id := range s.dirty {
-		count, sent := s.prints[id].state(t)
-		if *sent == store || (count > 0) != store {
-			continue
-		}
-		*sent = store
-		s.order = append(s.order, uint64(s.prints[id].depth)<<32|uint64(id))
-		if t == Any {
-			if store {
+		s.note(Device, &p.sentDevice, p.device > 0, p.depth, id)
+		if s.note(Any, &p.sentAny, p.any > 0, p.depth, id) {
+			if p.sentAny {
 				s.sent++
 			} else {
 				s.sent--
 			}
 		}
 	}
-	slices.Sort(s.order)
+	for _, t := range []Tier{Device, Any} {
+		slices.Sort(s.removed[t])
+		slices.Reverse(s.removed[t])
+		s.emit(s.removed[t], func(keys []uint64) { sink.Remove(t, keys) })
+	}
+	for _, t := range []Tier{Any, Device} {
+		slices.Sort(s.stored[t])
+		s.emit(s.stored[t], func(keys []uint64) { sink.Store(t, keys) })
+	}
+	for _, id := range s.dirty {
+		if p := &s.prints[id]; p.any == 0 {
+			s.byKey.del(p.key)
+			*p = fingerprint{depth: s.free}
+			s.free = id
+		}
+	}
+	s.trim()
 }
 
-func (s *printSet) emit(call func(keys []uint64)) {
-	for chunk := range slices.Chunk(s.order, sinkChunk) {
+// note notes whether a fingerprint is announced in a tier, lists it if that is
+// a change, and returns whether it is.
+func (s *printSet) note(t Tier, sent *bool, want bool, depth, id uint32) bool {
+	if *sent == want {
+		return false
+	}
+	*sent = want
+	entry := uint64(depth)<<32 | uint64(id)
+	if want {
+		s.stored[t] = append(s.stored[t], entry)
+	} else {
+		s.removed[t] = append(s.removed[t], entry)
+	}
+	return true
+}
+
+// trim empties the lists of a flush and lets go of large ones.
+func (s *printSet) trim() {
+	s.dirty = s.dirty[:0]
+	if cap(s.dirty) > keepOrder {
+		s.dirty = nil
+	}
+	for _, lists := range []*[2][]uint64{&s.stored, &s.removed} {
+		for t := range lists {
+			lists[t] = lists[t][:0]
+			if cap(lists[t]) > keepOrder {
+				lists[t] = nil
+			}
+		}
+	}
+}
+
+func (s *printSet) emit(order []uint64, call func(keys []uint64)) {
+	for len(order) > 0 {
+		n := min(len(order), sinkChunk)
 		s.keys = s.keys[:0]
-		for _, o := range chunk {
-			s.keys = append(s.keys, s.prints[uint32(o)].key)
+		for _, entry := range order[:n] {
+			s.keys = append(s.keys, s.prints[uint32(entry)].key)
 		}
 		call(s.keys)
+		order = order[n:]
 	}
 }

@@ -176,6 +176,11 @@ func TestMirror(t *testing.T) {
 
 		{name: "full", max: 2, batches: batches{{st("", "abc")}, {rm("b")}, {st("a", "x")}}, want: join(both("a ab"), gone("ab"), both("ax")), dropped: map[drop]int{dropFull: 1}},
 		{name: "full, room made among cold leaves", max: 3, batches: batches{{st("", "abc"), known("CPU", "abc")}, {rm("cb")}, {st("a", "d")}}, want: join(both("a ab abc"), []string{"-dev abc ab"}, []string{"-any abc", "+any ad", "+dev ad"})},
+		{
+			name: "full, the coldest is no leaf", max: 3,
+			batches: batches{{st("", "ab"), st("", "x"), known("CPU", "ax")}, {rm("a")}, {rm("x")}, {st("", "c")}},
+			want:    join(both("a x ab"), []string{"-dev ab a"}, []string{"-dev x"}, []string{"-any x", "+any c", "+dev c"}),
+		},
 		{name: "full, the new block's parent is the cold leaf", max: 1, batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}), dropped: map[drop]int{dropFull: 1}},
 		{name: "too many orphans", max: 4, batches: batches{{st("x", "bcd")}, {st("", "a")}}, want: both("a"), orphans: 2, dropped: map[drop]int{dropOrphanFull: 1}},
 	}

@@ -1,7 +1,6 @@
 package subscriber
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -365,10 +364,4 @@ func foldModel(t *testing.T, m *model, f *fold, sink *checkedSink, n *int) foldS
 		t.Fatal(err)
 	}
 	return stats
-}
-
-func ExampleProblem() {
-	d := Description{Connected: true, BlockSize: 16, Problem: ProblemNoExtraKeys}
-	fmt.Println(d.Problem)
-	// Output: no_extra_keys
 }

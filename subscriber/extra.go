@@ -35,6 +35,9 @@ func (x *extraKeys) begin(raw []byte, blocks int) bool {
 	return err == nil && n == blocks
 }
 
+// release lets go of the payload.
+func (x *extraKeys) release() { x.d.cur.b = nil }
+
 // next reads the entry of the next block. It appends what goes into the
 // block's content to dst, in canonical form, and returns the salt of a first
 // block. ok is false when the entry has a form that is not known: the block

@@ -147,7 +147,7 @@ func TestLongChain(t *testing.T) {
 	if sink.stored != 2*blocks || sink.removed != 2*blocks || sink.longest > sinkChunk {
 		t.Errorf("%d stored, %d removed, %d in one call", sink.stored, sink.removed, sink.longest)
 	}
-	if cap(f.mirror.prints.dirty) > keepOrder || cap(f.dec.ev.tokens) > keepTokens {
+	if cap(f.mirror.prints.dirty) > keepBuffer || cap(f.dec.ev.tokens) > keepBuffer {
 		t.Error("large buffers are kept")
 	}
 }

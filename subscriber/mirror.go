@@ -82,6 +82,9 @@ func (m *mirror) clear() {
 	m.cold = coldList{}
 }
 
+// empty tells whether nothing was stored since the last clear.
+func (m *mirror) empty() bool { return len(m.blocks) == 1 && len(m.copies.classes) == 0 }
+
 func (m *mirror) orphans() int { return m.present - m.rooted }
 
 // storeBlock is one block of a stored event, ready to be entered.
@@ -184,7 +187,7 @@ func (m *mirror) remove(hash uint64, c copyClass) {
 	if !m.copies.remove(&b.copies, c) {
 		return
 	}
-	if m.copies.none(b.copies) {
+	if b.copies.none() {
 		m.delete(id)
 		return
 	}
@@ -294,47 +297,53 @@ func (m *mirror) descends(parent uint32, above, hash uint64) bool {
 // settle works out again, for a block whose copies or parent changed and for
 // all that depends on it, in which tiers it is rooted.
 func (m *mirror) settle(id uint32) {
+	if !m.settleOne(id) || m.blocks[id].child == 0 {
+		return
+	}
 	m.stack = append(m.stack[:0], id)
 	for len(m.stack) > 0 {
 		id := m.stack[len(m.stack)-1]
 		m.stack = m.stack[:len(m.stack)-1]
-		b := &m.blocks[id]
-		anyTier, device := m.copies.resident(b.copies, m.groups.need)
-		if b.ambiguous {
-			anyTier, device = false, false
-		}
-		key, depth := b.above, uint32(0)
-		if !b.first {
-			if b.parent == 0 {
-				anyTier, device = false, false
-			} else {
-				p := &m.blocks[b.parent]
-				anyTier, device = anyTier && p.rooted, device && p.rootedDev
-				if p.rooted {
-					key, depth = m.prints.at(p.print)
-				}
+		for c := m.blocks[id].child; c != 0; c = m.blocks[c].next {
+			if m.settleOne(c) {
+				m.stack = append(m.stack, c)
 			}
 		}
-		if anyTier == b.rooted && device == b.rootedDev {
-			continue
-		}
+	}
+}
+
+// settleOne is settle for the block alone. It tells whether anything changed.
+func (m *mirror) settleOne(id uint32) bool {
+	b := &m.blocks[id]
+	anyTier, device := m.copies.resident(&b.copies, m.groups.need)
+	key, depth := b.above, uint32(0)
+	switch {
+	case b.ambiguous, !b.first && b.parent == 0:
+		anyTier, device = false, false
+	case !b.first:
+		p := &m.blocks[b.parent]
+		anyTier, device = anyTier && p.rooted, device && p.rootedDev
 		if anyTier && !b.rooted {
-			b.print = m.prints.hold(blockhash.Chain(key, b.content), depth+1)
-			m.rooted++
-		}
-		if device != b.rootedDev {
-			m.prints.device(b.print, device)
-		}
-		if !anyTier && b.rooted {
-			m.prints.release(b.print)
-			b.print = 0
-			m.rooted--
-		}
-		b.rooted, b.rootedDev = anyTier, device
-		for c := b.child; c != 0; c = m.blocks[c].next {
-			m.stack = append(m.stack, c)
+			key, depth = m.prints.at(p.print)
 		}
 	}
+	if anyTier == b.rooted && device == b.rootedDev {
+		return false
+	}
+	if anyTier && !b.rooted {
+		b.print = m.prints.hold(blockhash.Chain(key, b.content), depth+1)
+		m.rooted++
+	}
+	if device != b.rootedDev {
+		m.prints.device(b.print, device)
+	}
+	if !anyTier && b.rooted {
+		m.prints.release(b.print)
+		b.print = 0
+		m.rooted--
+	}
+	b.rooted, b.rootedDev = anyTier, device
+	return true
 }
 
 // addGroup notes a full-attention group. It is false when there are too many.
@@ -345,7 +354,7 @@ func (m *mirror) addGroup(group int64) bool {
 	}
 	m.copies.regroup(&m.groups)
 	for id := 1; id < len(m.blocks); id++ {
-		if !m.copies.none(m.blocks[id].copies) {
+		if !m.blocks[id].copies.none() {
 			m.settle(uint32(id))
 		}
 	}

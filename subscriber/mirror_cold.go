@@ -19,7 +19,7 @@ const evictTries = 8
 // keepCold puts a block into the list or takes it out, as its copies say.
 func (m *mirror) keepCold(id uint32) {
 	b := &m.blocks[id]
-	want := !m.copies.none(b.copies) && !m.copies.onDevice(b.copies)
+	want := !b.copies.none() && !m.copies.onDevice(&b.copies)
 	switch {
 	case want && !b.cold.in:
 		b.cold = coldLinks{prev: m.cold.tail, in: true}

@@ -33,6 +33,8 @@ type copyList struct {
 	class copyClass
 }
 
+func (l *copyList) none() bool { return l.count == 0 }
+
 type copyNode struct {
 	count uint32
 	next  uint32
@@ -98,8 +100,6 @@ func (s *copySet) regroup(groups *groupSet) {
 		k.mask = groups.mask(k.group, k.hasGroup)
 	}
 }
-
-func (s *copySet) none(l copyList) bool { return l.count == 0 }
 
 // add counts one copy and tells whether it is the first of its class.
 func (s *copySet) add(l *copyList, c copyClass) bool {
@@ -178,7 +178,7 @@ func (s *copySet) put(n uint32) {
 
 // resident tells in which tiers a block is: those where the copies together
 // serve every group in need.
-func (s *copySet) resident(l copyList, need uint32) (anyTier, device bool) {
+func (s *copySet) resident(l *copyList, need uint32) (anyTier, device bool) {
 	if l.count == 0 {
 		return false, false
 	}
@@ -199,7 +199,7 @@ func (s *copySet) resident(l copyList, need uint32) (anyTier, device bool) {
 }
 
 // onDevice tells whether any copy is on the device.
-func (s *copySet) onDevice(l copyList) bool {
+func (s *copySet) onDevice(l *copyList) bool {
 	if l.count == 0 {
 		return false
 	}

@@ -26,12 +26,8 @@ type printSet struct {
 	keys            []uint64    // of flush
 }
 
-const (
-	// sinkChunk bounds the keys of one call to the sink.
-	sinkChunk = 4096
-	// keepOrder bounds the sort buffers kept between flushes.
-	keepOrder = 1 << 16
-)
+// sinkChunk bounds the keys of one call to the sink.
+const sinkChunk = 4096
 
 // clear forgets everything, what was announced too.
 func (s *printSet) clear() {
@@ -142,13 +138,13 @@ func (s *printSet) note(t Tier, sent *bool, want bool, depth, id uint32) bool {
 // trim empties the lists of a flush and lets go of large ones.
 func (s *printSet) trim() {
 	s.dirty = s.dirty[:0]
-	if cap(s.dirty) > keepOrder {
+	if cap(s.dirty) > keepBuffer {
 		s.dirty = nil
 	}
 	for _, lists := range []*[2][]uint64{&s.stored, &s.removed} {
 		for t := range lists {
 			lists[t] = lists[t][:0]
-			if cap(lists[t]) > keepOrder {
+			if cap(lists[t]) > keepBuffer {
 				lists[t] = nil
 			}
 		}

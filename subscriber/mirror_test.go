@@ -123,7 +123,7 @@ func TestMirror(t *testing.T) {
 		{name: "unknown removal", batches: batches{{rm("a")}, {st("", "a")}, {rm("b"), rmFrom("CPU", "a")}}, want: both("a")},
 
 		{name: "orphans are held", batches: batches{{st("a", "bc")}}, orphans: 2},
-		{name: "orphans are adopted", batches: batches{{st("a", "b"), st("b", "c"), st("a", "d")}, {st("", "a")}}, want: both("a ab ad abc")},
+		{name: "orphans are adopted", batches: batches{{st("a", "b"), st("b", "c"), st("a", "d")}, {st("", "a")}}, want: both("a ad ab abc")},
 		{name: "an orphan goes", batches: batches{{st("a", "b"), st("b", "c")}, {rm("b")}, {st("", "a")}, {st("a", "b")}}, want: join(both("a"), both("ab abc"))},
 		{name: "an ancestor goes and returns", batches: batches{{st("", "abc")}, {rm("a")}, {st("", "a")}}, want: join(both("a ab abc"), gone("abc ab a"), both("a ab abc"))},
 		{name: "an ancestor goes, then a descendant", batches: batches{{st("", "abc")}, {rm("a")}, {rm("c")}, {st("", "a")}}, want: join(both("a ab abc"), gone("abc ab a"), both("a ab"))},

@@ -22,7 +22,7 @@ type hashSlot struct {
 // begin empties the set and makes room for n hashes.
 func (s *hashSet) begin(n int) {
 	size := 1 << bits.Len(uint(2*n)) // at most half full
-	if len(s.slots) < size || len(s.slots) > keepTokens && size < keepTokens {
+	if len(s.slots) < size || len(s.slots) > keepBuffer && size < keepBuffer {
 		*s = hashSet{slots: make([]hashSlot, size), mul: rand.Uint64() | 1}
 	}
 	s.gen++

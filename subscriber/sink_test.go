@@ -131,7 +131,7 @@ func (m *mirror) check() error {
 		if b.hash != hash {
 			return fmt.Errorf("block %d: hash %x is indexed as %x", id, b.hash, hash)
 		}
-		if m.copies.none(b.copies) {
+		if b.copies.none() {
 			return fmt.Errorf("block %d has no copies", id)
 		}
 		if parent := m.byHash.get(b.above); !b.first && parent != b.parent {
@@ -151,7 +151,7 @@ func (m *mirror) check() error {
 		if !found {
 			return fmt.Errorf("block %d is not among its siblings", id)
 		}
-		anyTier, device := m.copies.resident(b.copies, m.groups.need)
+		anyTier, device := m.copies.resident(&b.copies, m.groups.need)
 		if b.ambiguous {
 			anyTier, device = false, false
 		}
@@ -169,7 +169,7 @@ func (m *mirror) check() error {
 		if device {
 			deviceCount[b.print]++
 		}
-		if b.cold.in != !m.copies.onDevice(b.copies) {
+		if b.cold.in != !m.copies.onDevice(&b.copies) {
 			return fmt.Errorf("block %d: cold %v", id, b.cold.in)
 		}
 		if b.cold.in {

@@ -71,7 +71,6 @@ const (
 type Cause string
 
 const (
-	CauseConnect    Cause = "connect"    // a connection was made, nothing is known of the engine behind it
 	CauseDisconnect Cause = "disconnect" // the connection was lost
 	CauseGap        Cause = "gap"        // sequence numbers are missing
 	CauseBackwards  Cause = "backwards"  // the sequence went back: the engine was restarted

@@ -193,10 +193,22 @@ func TestFallbackOfTheRightPool(t *testing.T) {
 		path        string // what the engine sees
 	}{
 		{"host", Match{Host: "chat.test"}, Match{Host: "embed.test"}, call{host: "CHAT.test:8080"}, call{host: "embed.test"}, "/v1/completions"},
-		{"path", Match{PathPrefix: "/chat"}, Match{PathPrefix: "/embed"}, call{path: "/chat/v1/completions?x=/chat/y"}, call{path: "/embed//v1/completions?x=/chat/y"},
-			"/v1/completions?x=/chat/y"},
-		{"header", Match{HeaderName: "x-pool", HeaderValue: "chat"}, Match{HeaderName: "x-pool", HeaderValue: "embed"},
-			call{header: http.Header{"X-Pool": {"chat"}}}, call{header: http.Header{"X-Pool": {"embed"}}}, "/v1/completions"},
+		{
+			"path",
+			Match{PathPrefix: "/chat"},
+			Match{PathPrefix: "/embed"},
+			call{path: "/chat/v1/completions?x=/chat/y"},
+			call{path: "/embed//v1/completions?x=/chat/y"},
+			"/v1/completions?x=/chat/y",
+		},
+		{
+			"header",
+			Match{HeaderName: "x-pool", HeaderValue: "chat"},
+			Match{HeaderName: "x-pool", HeaderValue: "embed"},
+			call{header: http.Header{"X-Pool": {"chat"}}},
+			call{header: http.Header{"X-Pool": {"embed"}}},
+			"/v1/completions",
+		},
 	}
 	for _, k := range keys {
 		t.Run(k.name, func(t *testing.T) {
@@ -362,7 +374,7 @@ func TestFraming(t *testing.T) {
 					}
 					got, err := io.ReadAll(resp.Body)
 					_ = resp.Body.Close()
-					if err != nil || resp.StatusCode != 200 || string(got) != "chat2" {
+					if err != nil || resp.StatusCode != http.StatusOK || string(got) != "chat2" {
 						t.Errorf("%s, trailer %v, %v: %d %q, %v", name, trailer, header, resp.StatusCode, got, err)
 					}
 				}

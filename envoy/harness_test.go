@@ -247,7 +247,7 @@ func startEnvoy(t testing.TB, s setup, o Options) *proxy {
 		}
 		p.admin = "http://" + strings.TrimSpace(string(admin))
 		if body, err := get(p.admin + "/ready"); err != nil || !strings.Contains(body, "LIVE") {
-			return fmt.Errorf("not ready: %q, %v", body, err)
+			return fmt.Errorf("not ready: %q, %w", body, err)
 		}
 		body, err := get(p.admin + "/listeners?format=json")
 		if err != nil {

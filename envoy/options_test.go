@@ -46,8 +46,10 @@ func TestValidate(t *testing.T) {
 		says string
 	}{
 		{"defaults", Options{Pools: one}, nil, ""},
-		{"everything set", Options{Router: "unix:///run/kv.sock", Listen: "[::]:80", Admin: "[::1]:0", Version: "1.40.1", MessageTimeout: time.Minute,
-			MaxBody: 1 << 30, AllPaths: true, AccessLog: "/dev/null", Balance: RoundRobin, Pools: one}, nil, ""},
+		{"everything set", Options{
+			Router: "unix:///run/kv.sock", Listen: "[::]:80", Admin: "[::1]:0", Version: "1.40.1", MessageTimeout: time.Minute,
+			MaxBody: 1 << 30, AllPaths: true, AccessLog: "/dev/null", Balance: RoundRobin, Pools: one,
+		}, nil, ""},
 		{"host", match(Match{Host: "LLM.example.com"}), nil, ""},
 		{"host is an address", match(Match{Host: "[::1]"}), nil, ""},
 		{"path prefix", match(Match{PathPrefix: "/a/b-c_d.e~f"}), nil, ""},
@@ -96,10 +98,18 @@ func TestValidate(t *testing.T) {
 		{"header is Envoy's", match(Match{HeaderName: "x-envoy-a", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "x-envoy-"},
 		{"value with a newline", match(Match{HeaderName: "x-pool", HeaderValue: "a\nb"}), []string{"pools[0].match.header.value"}, "control"},
 		{"value is no UTF-8", match(Match{HeaderName: "x-pool", HeaderValue: "\xff"}), []string{"pools[0].match.header.value"}, "control"},
-		{"all at once", Options{Router: "x", Listen: "x", Admin: "x", Version: "x", MessageTimeout: -1, MaxBody: -1, AccessLog: "x", Balance: "x",
-			Pools: []Pool{{Name: "", Fallback: "x", Match: Match{Host: "*"}}}},
-			[]string{"router", "listen", "admin", "version", "message_timeout", "max_body", "access_log", "balance",
-				"pools[0].name", "pools[0].fallback", "pools[0].endpoints", "pools[0].match.host"}, `"x"`},
+		{
+			"all at once",
+			Options{
+				Router: "x", Listen: "x", Admin: "x", Version: "x", MessageTimeout: -1, MaxBody: -1, AccessLog: "x", Balance: "x",
+				Pools: []Pool{{Name: "", Fallback: "x", Match: Match{Host: "*"}}},
+			},
+			[]string{
+				"router", "listen", "admin", "version", "message_timeout", "max_body", "access_log", "balance",
+				"pools[0].name", "pools[0].fallback", "pools[0].endpoints", "pools[0].match.host",
+			},
+			`"x"`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -103,8 +103,10 @@ func first() []string {
 }
 
 func last() []string {
-	return []string{"access_log", "local_reply_config", "http_filters", "circuit_breakers", "load_assignment",
-		"typed_extension_protocol_options", "route_config", "virtual_hosts", "routes", "typed_per_filter_config", "clusters"}
+	return []string{
+		"access_log", "local_reply_config", "http_filters", "circuit_breakers", "load_assignment",
+		"typed_extension_protocol_options", "route_config", "virtual_hosts", "routes", "typed_per_filter_config", "clusters",
+	}
 }
 
 // arrange sorts every mapping below n.

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"net/http"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -125,7 +126,7 @@ func TestReadHeaders(t *testing.T) {
 		pair("X-Tenant", "", "a"), pair("x-tenant", "", "b"), pair("x-empty", "", ""),
 	}}
 	req, declared, held := readHeaders(m)
-	if req.Meta.Method != "POST" || req.Meta.Path != "/v1/x?a=1" || req.Host != "llm.example" ||
+	if req.Meta.Method != http.MethodPost || req.Meta.Path != "/v1/x?a=1" || req.Host != "llm.example" ||
 		req.Meta.ContentType != "application/json" || req.Meta.ContentEncoding != "gzip" {
 		t.Errorf("read %+v, host %q", req.Meta, req.Host)
 	}
@@ -142,8 +143,17 @@ func TestReadHeaders(t *testing.T) {
 		value string
 		want  int64
 	}{
-		{"0", 0}, {"1234", 1234}, {" 12 ", 12}, {"9223372036854775807", 1<<63 - 1},
-		{"", undeclared}, {"-1", undeclared}, {"+1", undeclared}, {"1,1", undeclared}, {"0x10", undeclared}, {"9223372036854775808", undeclared}, {"1e3", undeclared},
+		{"0", 0},
+		{"1234", 1234},
+		{" 12 ", 12},
+		{"9223372036854775807", 1<<63 - 1},
+		{"", undeclared},
+		{"-1", undeclared},
+		{"+1", undeclared},
+		{"1,1", undeclared},
+		{"0x10", undeclared},
+		{"9223372036854775808", undeclared},
+		{"1e3", undeclared},
 	}
 	for _, l := range lengths {
 		if _, got, _ := readHeaders(header("content-length", l.value)); got != l.want {

@@ -79,7 +79,7 @@ func run(t testing.TB, l net.Listener, o Options) *running {
 	return &running{Server: s, conn: conn, client: extprocv3.NewExternalProcessorClient(conn), stop: stop, ended: ended}
 }
 
-func (r *running) open(t testing.TB, ctx context.Context) extprocv3.ExternalProcessor_ProcessClient {
+func (r *running) open(ctx context.Context, t testing.TB) extprocv3.ExternalProcessor_ProcessClient {
 	t.Helper()
 	st, err := r.client.Process(ctx)
 	if err != nil {
@@ -146,7 +146,7 @@ func TestServe(t *testing.T) {
 				return d
 			})})
 			for _, size := range []int{0, 1, 100_000, 5 << 20} {
-				st := r.open(t, t.Context())
+				st := r.open(t.Context(), t)
 				exchangeOne(t, st, headersIn(false))
 				reply := exchangeOne(t, st, bodyIn(true, big(size)))
 				got := reply.GetDynamicMetadata().GetFields()["kvsteer"].GetStructValue().GetFields()["prompt_tokens"].GetNumberValue()
@@ -195,7 +195,7 @@ func TestShutdown(t *testing.T) {
 			resp, err := checks.Check(t.Context(), &healthpb.HealthCheckRequest{})
 			return err == nil && resp.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING
 		})
-		if got := target(exchangeOne(t, r.open(t, t.Context()), headersIn(true))); got == "" {
+		if got := target(exchangeOne(t, r.open(t.Context(), t), headersIn(true))); got == "" {
 			t.Error("not routed during the notice")
 		}
 		if err := <-r.ended; err != nil {
@@ -210,7 +210,7 @@ func TestShutdown(t *testing.T) {
 			<-decide
 			return decided()
 		})})
-		st := r.open(t, t.Context())
+		st := r.open(t.Context(), t)
 		if err := st.Send(headersIn(true)); err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +228,7 @@ func TestShutdown(t *testing.T) {
 
 	t.Run("a stream that waits for a body ends with nil", func(t *testing.T) {
 		r := run(t, listenTCP(t), Options{Decider: always(decided()), Drain: 20 * time.Millisecond})
-		st := r.open(t, t.Context())
+		st := r.open(t.Context(), t)
 		exchangeOne(t, st, headersIn(false))
 		r.stop()
 		if _, err := st.Recv(); !errors.Is(err, io.EOF) {
@@ -244,7 +244,7 @@ func TestShutdown(t *testing.T) {
 
 	t.Run("what does not end is cut", func(t *testing.T) {
 		r := run(t, listenTCP(t), Options{Decider: always(decided()), Drain: 10 * time.Millisecond, Budget: 10 * time.Millisecond})
-		st := r.open(t, t.Context())
+		st := r.open(t.Context(), t)
 		exchangeOne(t, st, inMode(modev3.ProcessingMode_FULL_DUPLEX_STREAMED, headersIn(false)))
 		watch, err := healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil {
@@ -295,7 +295,7 @@ func TestPanicIsOneStreams(t *testing.T) {
 		return decided()
 	})})
 	for _, m := range []*request{headersIn(true, "x-panic", "1"), headersIn(true, "x-panic", "1")} {
-		st := r.open(t, t.Context())
+		st := r.open(t.Context(), t)
 		if err := st.Send(m); err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +303,7 @@ func TestPanicIsOneStreams(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	}
-	if got := target(exchangeOne(t, r.open(t, t.Context()), headersIn(true))); got == "" {
+	if got := target(exchangeOne(t, r.open(t.Context(), t), headersIn(true))); got == "" {
 		t.Error("not routed after panics")
 	}
 	if n := testutil.ToFloat64(r.metrics.panics); n != 2 {
@@ -323,7 +323,7 @@ func TestOversize(t *testing.T) {
 	})})
 
 	// Declared: decided in the headers phase.
-	st := r.open(t, t.Context())
+	st := r.open(t.Context(), t)
 	if got := target(exchangeOne(t, st, headersIn(false, "content-length", "1048577"))); got == "" {
 		t.Error("declared: not routed")
 	}
@@ -332,14 +332,14 @@ func TestOversize(t *testing.T) {
 	}
 
 	// Undeclared, within what gRPC lets in: decided in the body phase.
-	st = r.open(t, t.Context())
+	st = r.open(t.Context(), t)
 	exchangeOne(t, st, headersIn(false))
 	if got := target(exchangeOne(t, st, bodyIn(true, big(maxBody+1)))); got == "" {
 		t.Error("undeclared: not routed")
 	}
 
 	// Undeclared, beyond: gRPC refuses the message.
-	st = r.open(t, t.Context())
+	st = r.open(t.Context(), t)
 	exchangeOne(t, st, headersIn(false))
 	if err := st.Send(bodyIn(true, big(maxBody+slack))); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestAbort(t *testing.T) {
 			const n = 10
 			for range n {
 				ctx, cancel := context.WithCancel(t.Context())
-				st := r.open(t, ctx)
+				st := r.open(ctx, t)
 				tt.until(t, st, deciding)
 				cancel()
 			}

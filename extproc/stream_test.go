@@ -224,14 +224,12 @@ func TestBodyEnteredBeforeReceipt(t *testing.T) {
 				f.in <- m
 				return f, done, <-f.out
 			}
-			var waiting []<-chan outcome
 			for _, declared := range tt.waiting {
 				f, done, r := open(declared)
 				defer f.cancel()
 				if r.GetDynamicMetadata() != nil {
 					t.Fatalf("body of %q bytes not asked for", declared)
 				}
-				waiting = append(waiting, done)
 				defer func() { <-done }()
 				defer f.cancel()
 			}

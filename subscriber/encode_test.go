@@ -88,9 +88,17 @@ func packBatch(events ...any) []byte { return pack([]any{1234.5, events, 0}) }
 func storedEvent(parent any, size int, tokens []uint32, hashes ...uint64) fields {
 	extra := make([]any, len(hashes))
 	return fields{
-		{"type", "BlockStored"}, {"block_hashes", hashes}, {"parent_block_hash", parent}, {"token_ids", tokens},
-		{"block_size", size}, {"lora_id", nil}, {"medium", "GPU"}, {"lora_name", nil}, {"extra_keys", extra},
-		{"group_idx", 0}, {"kv_cache_spec_kind", "full_attention"},
+		{"type", "BlockStored"},
+		{"block_hashes", hashes},
+		{"parent_block_hash", parent},
+		{"token_ids", tokens},
+		{"block_size", size},
+		{"lora_id", nil},
+		{"medium", "GPU"},
+		{"lora_name", nil},
+		{"extra_keys", extra},
+		{"group_idx", 0},
+		{"kv_cache_spec_kind", "full_attention"},
 	}
 }
 

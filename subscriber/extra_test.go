@@ -33,7 +33,8 @@ func TestExtraKeys(t *testing.T) {
 		{"salt where the adapter is missing", "a", true, []any{[]any{"tenant"}}, []block{{Salt: "tenant", OK: true}}},
 		{"items", "", false, []any{[]any{[]any{"aaaa", -3}, []any{"bbbb", 2}}}, []block{{Extra: append(item("aaaa", -3), item("bbbb", 2)...), OK: true}}},
 		{
-			"everything", "a", true, []any{[]any{"a", []any{"aaaa", 1}, "tenant", []byte{1, 2}}},
+			"everything", "a", true,
+			[]any{[]any{"a", []any{"aaaa", 1}, "tenant", []byte{1, 2}}},
 			[]block{{Extra: blockhash.AppendDigest(item("aaaa", 1), []byte{1, 2}), Salt: "tenant", OK: true}},
 		},
 		{"digest", "", false, []any{[]any{[]byte{1, 2}}}, []block{{Extra: blockhash.AppendDigest(nil, []byte{1, 2}), OK: true}}},

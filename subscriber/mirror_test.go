@@ -54,7 +54,6 @@ func knownRemoved(medium, word string) fields { return rmFrom(medium, word).with
 // namedSink writes what it is told as words: "+any abc" is a store.
 type namedSink struct {
 	names map[uint64]string
-	root  blockhash.Namespace
 	log   []string
 }
 

@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -135,7 +136,7 @@ func (p *publisher) closed() {
 		p.t.Fatal(err)
 	}
 	_, err := io.Copy(io.Discard, p.conn)
-	if e, ok := err.(net.Error); ok && e.Timeout() {
+	if e := net.Error(nil); errors.As(err, &e) && e.Timeout() {
 		p.t.Fatal("connection is still open")
 	}
 }

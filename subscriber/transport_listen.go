@@ -147,7 +147,7 @@ func (l *listener) leave(p *peer) {
 // offer makes s the next session, or closes it and says why not.
 func (l *listener) offer(s *session) error {
 	l.mu.Lock()
-	loser, why := l.ready, error(errReplaced)
+	loser, why := l.ready, errReplaced
 	switch {
 	case l.current == nil || l.ready != nil || l.current.conn.over():
 		l.ready = s

@@ -65,7 +65,7 @@ var configKey = map[string]string{"router": "listen", "listen": "envoy.listen", 
 
 // plain rewrites option errors into the terms of the configuration file.
 func plain(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the joined errors themselves are wanted
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err
 	}

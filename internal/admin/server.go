@@ -54,7 +54,7 @@ func New(o Options) (*Server, error) {
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 		for _, m := range missing {
-			fmt.Fprintln(w, m)
+			_, _ = io.WriteString(w, m+"\n")
 		}
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, index) })
@@ -83,6 +83,6 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	if err := s.http.Shutdown(grace); err != nil {
 		_ = s.http.Close()
 	}
-	<-failed
+	_ = <-failed // Serve returns as soon as Shutdown or Close was called
 	return nil
 }

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -77,22 +79,16 @@ func table(w io.Writer, arms []Arm) error {
 		fmt.Fprintln(t)
 	}
 	row("", func(a Arm) string { return a.Name })
-	row("requests", func(a Arm) string { return fmt.Sprint(a.Requests) })
-	row("errors", func(a Arm) string { return fmt.Sprint(a.Errors) })
+	row("requests", func(a Arm) string { return strconv.Itoa(a.Requests) })
+	row("errors", func(a Arm) string { return strconv.Itoa(a.Errors) })
 	row("prompt tokens from cache", func(a Arm) string { return fmt.Sprintf("%.1f %%", 100*a.CachedShare) })
 	row("TTFT mean", func(a Arm) string { return fmt.Sprintf("%.0f ms", a.TTFT.Mean) })
 	row("TTFT p50", func(a Arm) string { return fmt.Sprintf("%.0f ms", a.TTFT.P50) })
 	row("TTFT p90", func(a Arm) string { return fmt.Sprintf("%.0f ms", a.TTFT.P90) })
 	row("requests per replica", func(a Arm) string {
 		var counts []string
-		for _, address := range slices.Sorted(func(yield func(string) bool) {
-			for k := range a.PerEndpoint {
-				if !yield(k) {
-					return
-				}
-			}
-		}) {
-			counts = append(counts, fmt.Sprint(a.PerEndpoint[address]))
+		for _, address := range slices.Sorted(maps.Keys(a.PerEndpoint)) {
+			counts = append(counts, strconv.Itoa(a.PerEndpoint[address]))
 		}
 		return strings.Join(counts, " / ")
 	})

@@ -163,8 +163,10 @@ func (s *Site) StartRouter(ctx context.Context) error {
 	return p.until(ctx, "ready", func() bool { return answers(ctx, s.RouterAdmin+"/readyz") })
 }
 
-// Pause stops the router's process as a hang would; Resume lets it go on.
-func (s *Site) Pause() error  { return s.Router.Signal(syscall.SIGSTOP) }
+// Pause stops the router's process as a hang would.
+func (s *Site) Pause() error { return s.Router.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused router go on.
 func (s *Site) Resume() error { return s.Router.Signal(syscall.SIGCONT) }
 
 // Restart starts an engine that was killed again, empty, at the same address.

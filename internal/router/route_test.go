@@ -457,7 +457,7 @@ func TestDecisionIDs(t *testing.T) {
 	for range 1000 {
 		id := w.r.Decide(t.Context(), Request{}).ID
 		if seen[id] || !strings.HasPrefix(id, w.r.Instance()+"-") || strings.ContainsFunc(id, func(c rune) bool {
-			return !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-')
+			return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
 		}) {
 			t.Fatalf("id %q", id)
 		}

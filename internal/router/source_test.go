@@ -52,8 +52,8 @@ func TestSourceFollowsEvents(t *testing.T) {
 			s.Store(subscriber.Any, keys[:2])
 		}, 2 * block},
 		{"reset twice, and before anything", func(s *Source) {
-			s.Reset(subscriber.CauseConnect)
-			s.Reset(subscriber.CauseConnect)
+			s.Reset(subscriber.CauseDisconnect)
+			s.Reset(subscriber.CauseDisconnect)
 			s.Store(subscriber.Any, keys[:3])
 		}, 3 * block},
 		{"removed before anything", func(s *Source) { s.Remove(subscriber.Any, keys); s.Store(subscriber.Any, keys[:3]) }, 3 * block},

@@ -83,6 +83,8 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	if err := s.http.Shutdown(grace); err != nil {
 		_ = s.http.Close()
 	}
-	_ = <-failed // Serve returns as soon as Shutdown or Close was called
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve admin: %w", err)
+	}
 	return nil
 }

@@ -121,14 +121,15 @@ func (r *Reply) readStream(body io.Reader, began time.Time) error {
 	var text strings.Builder
 	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 64<<10), 4<<20)
-	for lines.Scan() {
+	done := false
+	for lines.Scan() { // to the end of the body, for closing it before would end the connection, which Envoy takes for an abort
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
 		if !ok {
 			continue
 		}
 		if string(data) == "[DONE]" {
-			r.Text = text.String()
-			return nil
+			done = true
+			continue
 		}
 		var c chunk
 		if err := json.Unmarshal(data, &c); err != nil {
@@ -153,5 +154,9 @@ func (r *Reply) readStream(body io.Reader, began time.Time) error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read answer: %w", err)
 	}
-	return errors.New("read answer: it ended without [DONE]")
+	if !done {
+		return errors.New("read answer: it ended without [DONE]")
+	}
+	r.Text = text.String()
+	return nil
 }

@@ -22,6 +22,7 @@ type Lab struct {
 
 	mu        sync.Mutex
 	processes []*Process // in the order they were started
+	relays    []*Relay
 	closed    bool
 }
 
@@ -45,12 +46,28 @@ func New(o Options) (*Lab, error) {
 func (l *Lab) Close() {
 	l.mu.Lock()
 	l.closed = true
-	processes := l.processes
+	processes, relays := l.processes, l.relays
 	l.mu.Unlock()
 	for i := len(processes) - 1; i >= 0; i-- {
 		processes[i].Stop()
 	}
+	for _, r := range relays {
+		r.close()
+	}
 	l.spawn.close()
+}
+
+func (l *Lab) startRelay(to string) (*Relay, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, fmt.Errorf("relay to %s: the lab is closed", to)
+	}
+	r, err := newRelay(to)
+	if err == nil {
+		l.relays = append(l.relays, r)
+	}
+	return r, err
 }
 
 // FreePorts returns n loopback TCP ports that nothing listened on a moment ago. Another process may take one before its use;

@@ -32,6 +32,7 @@ type PoolOptions struct {
 	Engines int      // how many
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
+	Relay   bool     // the engines connect through a Relay; not with Dial
 }
 
 // Site is a running site.
@@ -54,6 +55,7 @@ type Engine struct {
 	*Process
 	Pool    string
 	Address string // ip:port of its HTTP server
+	Relay   *Relay // nil unless PoolOptions.Relay
 
 	lab  *Lab
 	argv []string
@@ -94,6 +96,12 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 				source, flag = "dial", "--events-bind"
 			}
 			fmt.Fprintf(&pools, "  - address: %s\n    events: {%s: %q}\n", e.Address, source, events)
+			if p.Relay {
+				if e.Relay, err = l.startRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
+					return nil, err
+				}
+				events = "tcp://" + e.Relay.Addr()
+			}
 			e.argv = append([]string{l.opt.Kvsteer, "engine", "--listen", e.Address, "--model", p.Model, flag, events}, p.Args...)
 			if e.Process, err = l.start(fmt.Sprintf("%sengine-%s-%d", prefix(o), p.Name, i), e.argv...); err != nil {
 				return nil, err

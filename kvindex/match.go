@@ -28,6 +28,8 @@ func (x *Index) Match(keys []uint64, slots []Slot, held []Held) {
 //
 // All spans of a round are split at once, and not one after the other to its end: their reads do not wait for each other,
 // so that in an index bigger than the processor's caches they overlap.
+//
+// Its lists grow to what the matches of its index need, and stay.
 type matcher struct {
 	x      *Index
 	stripe *stripe
@@ -72,17 +74,11 @@ const (
 const walkStep = 64
 
 func newMatcher(x *Index) *matcher {
-	items := 2 * x.options.MaxSlots
 	return &matcher{
 		x:      x,
 		stripe: &x.epochs.stripes[rand.IntN(len(x.epochs.stripes))],
 		every:  1 + rand.IntN(x.options.CheckEvery),
-		at:     make([]int32, 0, max(items, walkStep)),
-		words:  make([]uint64, max(items, walkStep)),
-		items:  make([]item, 0, items),
-		spans:  make([]span, 0, items),
-		next:   make([]span, 0, items),
-		depth:  make([]int32, items),
+		depth:  make([]int32, 2*x.options.MaxSlots),
 	}
 }
 
@@ -140,7 +136,11 @@ func (m *matcher) ask(word uint64, n int32) {
 
 // holders returns the bitmaps of a word.
 func (m *matcher) holders(word uint64) (device, any []uint64) {
-	return m.x.sets.words(uint32(word)), m.x.sets.words(uint32(word >> 32))
+	device = m.x.sets.words(uint32(word))
+	if uint32(word) == uint32(word>>32) {
+		return device, device
+	}
+	return device, m.x.sets.words(uint32(word >> 32))
 }
 
 func (m *matcher) more() bool { return m.phase != ended }
@@ -159,7 +159,7 @@ func (m *matcher) run() {
 	}
 }
 
-func (m *matcher) read(i int) { m.words[i] = m.x.word(m.keys[m.at[i]]) }
+func (m *matcher) read(i int) { m.words = append(m.words[:i], m.x.word(m.keys[m.at[i]])) }
 
 func (m *matcher) use() {
 	n := int32(len(m.keys))

@@ -10,8 +10,8 @@ import (
 // match may still read it) → free → its chunk given back, if all of the chunk is free.
 const (
 	idleSlack    = 128 // idle sets that are kept at least
-	spareChunks  = 2  // empty chunks that are kept at least
-	collectSteps = 4  // more than the two sets that a call can make idle, so that collecting keeps up
+	spareChunks  = 2   // empty chunks that are kept at least
+	collectSteps = 4   // more than the two sets that a call can make idle, so that collecting keeps up
 )
 
 // collect does one call's share of the work.

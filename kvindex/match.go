@@ -173,39 +173,36 @@ func (m *matcher) use() {
 		}
 	case first:
 		m.items = m.items[:m.part(m.items, m.words[0])]
-		m.next = m.next[:0]
-		m.enter(span{0, n - 1, 0, int32(len(m.items))})
+		m.next = m.enter(m.next[:0], span{0, n - 1, 0, int32(len(m.items))})
 		m.round()
 	case split:
-		m.next = m.next[:0]
+		next := m.next[:0]
 		for i, s := range m.spans {
 			mid := m.at[i]
 			in := s.from + int32(m.part(m.items[s.from:s.to], m.words[i]))
-			m.enter(span{mid, s.hi, s.from, in})
-			m.enter(span{s.lo, mid, in, s.to})
+			next = m.enter(next, span{mid, s.hi, s.from, in})
+			next = m.enter(next, span{s.lo, mid, in, s.to})
 		}
+		m.next = next
 		m.round()
 	case walk:
 		m.useWalk()
 	}
 }
 
-// part moves the items that are among the holders of a word to the front, and returns how many they are.
+// part moves the items that are among the holders of a word to the front, and returns how many they are. Which items
+// those are is anybody's guess, so it moves them without a branch.
 func (m *matcher) part(items []item, word uint64) int {
 	if word == 0 {
 		return 0
 	}
-	device, any := m.holders(word)
+	var holders [2][]uint64
+	holders[Device], holders[Any] = m.holders(word)
 	in := 0
 	for i, it := range items {
-		slot, holders := it/2, device
-		if it&1 != 0 {
-			holders = any
-		}
-		if holders[slot/64]>>(slot%64)&1 != 0 {
-			items[i], items[in] = items[in], it
-			in++
-		}
+		slot := it / 2
+		items[i], items[in] = items[in], it
+		in += int(holders[it&1][slot/64] >> (slot % 64) & 1)
 	}
 	return in
 }
@@ -217,24 +214,26 @@ func (m *matcher) result(items []item, n int32) {
 	}
 }
 
-// enter puts a span into the next round, unless it is empty or its items have their result.
-func (m *matcher) enter(s span) {
-	switch {
-	case s.from == s.to:
-	case s.hi-s.lo <= 1:
-		m.result(m.items[s.from:s.to], s.hi)
-	default:
-		m.next = append(m.next, s)
+// enter adds a span to the next round, unless it is empty or its items have their result.
+func (m *matcher) enter(next []span, s span) []span {
+	if s.from == s.to {
+		return next
 	}
+	if s.hi-s.lo > 1 {
+		return append(next, s)
+	}
+	m.result(m.items[s.from:s.to], s.hi)
+	return next
 }
 
 // round begins the next round of splitting.
 func (m *matcher) round() {
 	m.spans, m.next = m.next, m.spans
-	m.at = m.at[:0]
+	at := m.at[:0]
 	for _, s := range m.spans {
-		m.at = append(m.at, s.lo+(s.hi-s.lo)/2)
+		at = append(at, s.lo+(s.hi-s.lo)/2)
 	}
+	m.at = at
 	m.phase = split
 	if len(m.spans) == 0 {
 		m.phase = ended

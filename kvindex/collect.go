@@ -1,16 +1,22 @@
 package kvindex
 
+import (
+	"math/bits"
+	"slices"
+)
+
 // A set to which no block refers stays interned for a while, since the next block of a chain often wants it again. From
 // there it goes its way in small steps, each a part of a writer's call: idle → retired (out of the lookup, in limbo while a
 // match may still read it) → free → its chunk given back, if all of the chunk is free.
 const (
-	idleSlack    = 64 // idle sets that are kept at least
-	collectSteps = 4  // more than the two sets that a call can make idle, so that collecting keeps up
+	idleSlack    = 128 // idle sets that are kept at least
+	spareChunks  = 2   // empty chunks that are kept at least
+	collectSteps = 4   // more than the two sets that a call can make idle, so that collecting keeps up
 )
 
 // collect does one call's share of the work.
 func (s *sets) collect() {
-	if s.idle.len() > s.slack+s.live/8 {
+	if s.idle.len() > s.slack {
 		s.retireIdle(collectSteps)
 	}
 	if s.limbo.len() > 0 {
@@ -51,65 +57,79 @@ func (s *sets) reclaim() {
 		now = s.epochs.advance()
 	}
 	for s.limbo.len() > 0 && passed(s.limbo.first().epoch, now) {
-		s.free = append(s.free, s.limbo.pop().id)
+		s.freeID(s.limbo.pop().id)
 	}
-	if len(s.free) > s.live+2*chunkSets {
+	if s.empty > spareChunks+s.live/(8*chunkSets) {
 		s.trim()
 	}
 }
 
-// newID returns an id whose bitmap may be written.
+// newID returns the lowest free id, whose bitmap may be written. Lowest first, the sets that are made later crowd into few
+// chunks and leave others to become empty.
 func (s *sets) newID() uint32 {
-	if len(s.free) == 0 {
-		s.extend()
+	i := s.spareChunk()
+	c := (*s.chunks.Load())[i]
+	if c.free == everySet {
+		s.empty--
 	}
-	id := s.free[len(s.free)-1]
-	s.free = s.free[:len(s.free)-1]
-	return id
+	bit := bits.TrailingZeros64(c.free)
+	c.free &^= 1 << bit
+	if c.free == 0 {
+		s.spare[i/64] &^= 1 << (i % 64)
+	}
+	return uint32(i*chunkSets + bit)
 }
 
-// extend adds a chunk and frees its ids, the lowest last.
-func (s *sets) extend() {
-	c := &chunk{bits: make([]uint64, chunkSets*s.width)}
-	chunks := *s.chunks.Load()
-	place := len(chunks)
-	if n := len(s.holes); n > 0 {
-		place = s.holes[n-1]
-		s.holes = s.holes[:n-1]
-		chunks = append([]*chunk(nil), chunks...)
-		chunks[place] = c
-	} else {
-		chunks = append(chunks, c) // beyond the length that readers know
+const everySet = 1<<chunkSets - 1
+
+func (s *sets) freeID(id uint32) {
+	i := int(id >> chunkShift)
+	c := (*s.chunks.Load())[i]
+	c.free |= 1 << (id % chunkSets)
+	s.spare[i/64] |= 1 << (i % 64)
+	if c.free == everySet {
+		s.empty++
 	}
+}
+
+// spareChunk returns the lowest chunk with a free id, and makes one if there is none.
+func (s *sets) spareChunk() int {
+	for i, w := range s.spare {
+		if w != 0 {
+			return i*64 + bits.TrailingZeros64(w)
+		}
+	}
+	chunks := *s.chunks.Load()
+	i := slices.Index(chunks, nil)
+	if i >= 0 {
+		chunks = slices.Clone(chunks)
+	} else {
+		i = len(chunks)
+		chunks = append(chunks, nil) // beyond the length that readers know
+	}
+	chunks[i] = &chunk{bits: make([]uint64, chunkSets*s.width), free: everySet}
 	s.chunks.Store(&chunks)
 	s.bytes += s.chunkBytes()
-	for i := chunkSets - 1; i >= 0; i-- {
-		s.free = append(s.free, uint32(place*chunkSets+i))
+	s.empty++
+	if i/64 == len(s.spare) {
+		s.spare = append(s.spare, 0)
 	}
+	s.spare[i/64] |= 1 << (i % 64)
+	return i
 }
 
-// trim gives back the chunks whose ids are all free. It runs when there are more free sets than used ones, so its cost is
-// spread over the sets that became free.
+// trim gives back the empty chunks. It runs when they are more than an eighth of those in use, so its cost is spread over
+// the sets that became free.
 func (s *sets) trim() {
-	chunks := append([]*chunk(nil), *s.chunks.Load()...)
-	frees := make([]int, len(chunks))
-	for _, id := range s.free {
-		frees[id>>chunkShift]++
-	}
-	for i, n := range frees {
-		if n == chunkSets {
+	chunks := slices.Clone(*s.chunks.Load())
+	for i, c := range chunks {
+		if c != nil && c.free == everySet {
 			chunks[i] = nil
-			s.holes = append(s.holes, i)
+			s.spare[i/64] &^= 1 << (i % 64)
 			s.bytes -= s.chunkBytes()
 		}
 	}
-	kept := make([]uint32, 0, len(s.free))
-	for _, id := range s.free {
-		if chunks[id>>chunkShift] != nil {
-			kept = append(kept, id)
-		}
-	}
-	s.free = kept
+	s.empty = 0
 	s.chunks.Store(&chunks)
 	if size := len(s.lookup); size > 64 && s.live*8 < size {
 		s.rehash(size / 4)

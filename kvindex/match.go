@@ -28,6 +28,8 @@ func (x *Index) Match(keys []uint64, slots []Slot, held []Held) {
 //
 // All spans of a round are split at once, and not one after the other to its end: their reads do not wait for each other,
 // so that in an index bigger than the processor's caches they overlap.
+//
+// Its lists grow to what the matches of its index need, and stay.
 type matcher struct {
 	x      *Index
 	stripe *stripe
@@ -72,17 +74,11 @@ const (
 const walkStep = 64
 
 func newMatcher(x *Index) *matcher {
-	items := 2 * x.options.MaxSlots
 	return &matcher{
 		x:      x,
 		stripe: &x.epochs.stripes[rand.IntN(len(x.epochs.stripes))],
 		every:  1 + rand.IntN(x.options.CheckEvery),
-		at:     make([]int32, 0, max(items, walkStep)),
-		words:  make([]uint64, max(items, walkStep)),
-		items:  make([]item, 0, items),
-		spans:  make([]span, 0, items),
-		next:   make([]span, 0, items),
-		depth:  make([]int32, items),
+		depth:  make([]int32, 2*x.options.MaxSlots),
 	}
 }
 
@@ -140,7 +136,11 @@ func (m *matcher) ask(word uint64, n int32) {
 
 // holders returns the bitmaps of a word.
 func (m *matcher) holders(word uint64) (device, any []uint64) {
-	return m.x.sets.words(uint32(word)), m.x.sets.words(uint32(word >> 32))
+	device = m.x.sets.words(uint32(word))
+	if uint32(word) == uint32(word>>32) {
+		return device, device
+	}
+	return device, m.x.sets.words(uint32(word >> 32))
 }
 
 func (m *matcher) more() bool { return m.phase != ended }
@@ -159,7 +159,7 @@ func (m *matcher) run() {
 	}
 }
 
-func (m *matcher) read(i int) { m.words[i] = m.x.word(m.keys[m.at[i]]) }
+func (m *matcher) read(i int) { m.words = append(m.words[:i], m.x.word(m.keys[m.at[i]])) }
 
 func (m *matcher) use() {
 	n := int32(len(m.keys))
@@ -173,39 +173,36 @@ func (m *matcher) use() {
 		}
 	case first:
 		m.items = m.items[:m.part(m.items, m.words[0])]
-		m.next = m.next[:0]
-		m.enter(span{0, n - 1, 0, int32(len(m.items))})
+		m.next = m.enter(m.next[:0], span{0, n - 1, 0, int32(len(m.items))})
 		m.round()
 	case split:
-		m.next = m.next[:0]
+		next := m.next[:0]
 		for i, s := range m.spans {
 			mid := m.at[i]
 			in := s.from + int32(m.part(m.items[s.from:s.to], m.words[i]))
-			m.enter(span{mid, s.hi, s.from, in})
-			m.enter(span{s.lo, mid, in, s.to})
+			next = m.enter(next, span{mid, s.hi, s.from, in})
+			next = m.enter(next, span{s.lo, mid, in, s.to})
 		}
+		m.next = next
 		m.round()
 	case walk:
 		m.useWalk()
 	}
 }
 
-// part moves the items that are among the holders of a word to the front, and returns how many they are.
+// part moves the items that are among the holders of a word to the front, and returns how many they are. Which items
+// those are is anybody's guess, so it moves them without a branch.
 func (m *matcher) part(items []item, word uint64) int {
 	if word == 0 {
 		return 0
 	}
-	device, any := m.holders(word)
+	var holders [2][]uint64
+	holders[Device], holders[Any] = m.holders(word)
 	in := 0
 	for i, it := range items {
-		slot, holders := it/2, device
-		if it&1 != 0 {
-			holders = any
-		}
-		if holders[slot/64]>>(slot%64)&1 != 0 {
-			items[i], items[in] = items[in], it
-			in++
-		}
+		slot := it / 2
+		items[i], items[in] = items[in], it
+		in += int(holders[it&1][slot/64] >> (slot % 64) & 1)
 	}
 	return in
 }
@@ -217,24 +214,26 @@ func (m *matcher) result(items []item, n int32) {
 	}
 }
 
-// enter puts a span into the next round, unless it is empty or its items have their result.
-func (m *matcher) enter(s span) {
-	switch {
-	case s.from == s.to:
-	case s.hi-s.lo <= 1:
-		m.result(m.items[s.from:s.to], s.hi)
-	default:
-		m.next = append(m.next, s)
+// enter adds a span to the next round, unless it is empty or its items have their result.
+func (m *matcher) enter(next []span, s span) []span {
+	if s.from == s.to {
+		return next
 	}
+	if s.hi-s.lo > 1 {
+		return append(next, s)
+	}
+	m.result(m.items[s.from:s.to], s.hi)
+	return next
 }
 
 // round begins the next round of splitting.
 func (m *matcher) round() {
 	m.spans, m.next = m.next, m.spans
-	m.at = m.at[:0]
+	at := m.at[:0]
 	for _, s := range m.spans {
-		m.at = append(m.at, s.lo+(s.hi-s.lo)/2)
+		at = append(at, s.lo+(s.hi-s.lo)/2)
 	}
+	m.at = at
 	m.phase = split
 	if len(m.spans) == 0 {
 		m.phase = ended

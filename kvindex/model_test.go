@@ -306,17 +306,33 @@ func checkInvariants(tb testing.TB, x *Index) {
 	if got := len(seen) - 1; got != sets.live {
 		tb.Errorf("%d sets counted, %d in lookup", sets.live, got)
 	}
-	for _, id := range sets.free {
-		see(id, "free")
-	}
 	for _, r := range sets.limbo.buf[sets.limbo.head:] {
 		see(r.id, "in limbo")
 	}
-	chunks := 0
-	for _, c := range *sets.chunks.Load() {
-		if c != nil {
-			chunks++
+	chunks, empty := 0, 0
+	for i, c := range *sets.chunks.Load() {
+		spare := sets.spare[i/64]>>(i%64)&1 != 0
+		if c == nil {
+			if spare {
+				tb.Errorf("chunk %d is said to have free sets and is not there", i)
+			}
+			continue
 		}
+		chunks++
+		if c.free == everySet {
+			empty++
+		}
+		if spare != (c.free != 0) {
+			tb.Errorf("chunk %d has free sets %#x, said to have some: %v", i, c.free, spare)
+		}
+		for bit := range chunkSets {
+			if c.free>>bit&1 != 0 {
+				see(uint32(i*chunkSets+bit), "free")
+			}
+		}
+	}
+	if empty != sets.empty {
+		tb.Errorf("%d chunks are empty, counted %d", empty, sets.empty)
 	}
 	if len(seen) != chunks*chunkSets {
 		tb.Errorf("%d sets of %d are accounted for", len(seen), chunks*chunkSets)

@@ -10,9 +10,8 @@ import (
 // A set of holders is a bitmap over slots, stored once however many blocks have it, and named by a small id. Id 0 is the
 // empty set. Sets never change: a block gets or loses a holder by getting the id of another set.
 const (
-	chunkSets  = 128
-	chunkShift = 7
-	metaBytes  = int64(unsafe.Sizeof(meta{}))
+	chunkSets  = 64
+	chunkShift = 6
 )
 
 // chunk holds sets with consecutive ids. bits is written before an id is handed out and again only when no match can
@@ -20,6 +19,7 @@ const (
 type chunk struct {
 	bits []uint64 // chunkSets bitmaps of sets.width words
 	meta [chunkSets]meta
+	free uint64 // ids that may be handed out, a bit each; guarded by sets.mu
 }
 
 // meta is what writers know of a set, guarded by sets.mu.
@@ -43,8 +43,8 @@ type sets struct {
 	mu     sync.Mutex
 	lookup []uint32       // ids by hash, linear probing; its length is a power of two
 	live   int            // ids in lookup
-	free   []uint32       // ids that may be handed out
-	holes  []int          // places in chunks whose chunk was given back
+	spare  []uint64       // chunks with free ids, a bit each
+	empty  int            // chunks with nothing but free ids
 	idle   queue[uint32]  // ids that had no reference when they were queued, oldest first
 	limbo  queue[retired] // ids out of lookup that a match may still read, oldest first
 	bytes  int64          // of chunks and of lookup
@@ -70,12 +70,11 @@ func newSets(slots, limit int, e *epochs) *sets {
 	}
 	s.bytes = int64(len(s.lookup)) * 4
 	s.chunks.Store(&[]*chunk{})
-	s.extend()
-	s.free = s.free[:len(s.free)-1] // id 0, the last in the list, is the empty set
+	s.newID() // 0 is the empty set
 	return s
 }
 
-func (s *sets) chunkBytes() int64 { return chunkSets * (metaBytes + 8*int64(s.width)) }
+func (s *sets) chunkBytes() int64 { return int64(unsafe.Sizeof(chunk{})) + chunkSets*8*int64(s.width) }
 
 // words returns the bitmap of a set. The caller is a match, or holds a reference.
 func (s *sets) words(id uint32) []uint64 {
@@ -240,6 +239,6 @@ func (s *sets) rehash(size int) {
 func (s *sets) size() (live int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	queues := cap(s.free)*4 + cap(s.idle.buf)*4 + cap(s.limbo.buf)*16 + cap(s.holes)*8
-	return s.live, s.bytes + int64(queues+len(s.numbers)*8)
+	rest := cap(s.idle.buf)*4 + cap(s.limbo.buf)*16 + (cap(*s.chunks.Load())+cap(s.spare)+len(s.numbers))*8
+	return s.live, s.bytes + int64(rest)
 }

@@ -353,7 +353,7 @@ func TestIndexEqualsModel(t *testing.T) {
 		{"deep", 3000, 6, Options{}},
 	} {
 		t.Run(o.name, func(t *testing.T) {
-			for seed := range uint64(4) {
+			for seed := range uint64(3) {
 				w := newWorld(t, seed, o.nodes, o.holders, o.options)
 				for range 6 {
 					for range 300 {

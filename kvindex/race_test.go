@@ -13,7 +13,7 @@ func TestConcurrentUse(t *testing.T) {
 	const (
 		writers = 4
 		length  = 300
-		matches = 1500
+		matches = 700
 	)
 	x := newIndex(t, Options{MaxSlots: 20, CheckEvery: 1})
 	x.sets.slack = 0

@@ -59,7 +59,9 @@ func (m *matcher) check(held []Held) {
 		return
 	}
 	m.x.differences.Add(1)
-	m.x.walking.Store(true)
+	if m.x.walking.CompareAndSwap(false, true) {
+		m.x.options.Log.Error("a match differs from the walk over its blocks: every match walks from here on, slower and right; please report this")
+	}
 	copy(held, m.walked)
 }
 

@@ -3,6 +3,7 @@ package kvindex
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -46,6 +47,9 @@ type Options struct {
 	// CheckEvery is the number of matches of which one is checked by a walk over every block; default 1,000, negative
 	// for never.
 	CheckEvery int
+
+	// Log gets one line when a check finds a difference. Default: none.
+	Log *slog.Logger
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -66,6 +70,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.CheckEvery < 0 {
 		o.CheckEvery = math.MaxInt
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o, errors.Join(errs...)
 }

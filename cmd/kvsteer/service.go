@@ -55,7 +55,7 @@ func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
 	if err := s.registerProcess(reg); err != nil {
 		return nil, err
 	}
-	index, err := kvindex.New(kvindex.Options{MaxBlocks: cfg.Index.MaxBlocks})
+	index, err := kvindex.New(kvindex.Options{MaxSlots: slots(cfg), MaxBlocks: cfg.Index.MaxBlocks, Log: log.With("component", "index")})
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +101,16 @@ func (s *service) registerProcess(reg *prometheus.Registry) error {
 	}, func() float64 { return 1 })
 	return errors.Join(reg.Register(build), reg.Register(collectors.NewGoCollector()),
 		reg.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})))
+}
+
+// slots is how many sources the index must tell apart: a reset takes a fresh slot before the old one is given back. A set of
+// holders takes a bit per slot, in words of 64.
+func slots(cfg *config.Config) int {
+	endpoints := 0
+	for _, p := range cfg.Pools {
+		endpoints += len(p.Endpoints)
+	}
+	return (2*endpoints + 63) / 64 * 64
 }
 
 // cacheBytes translates "0B switches the cache off" into the tokenizer's terms.

@@ -1,0 +1,100 @@
+package repocheck
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvsteer/kvsteer/internal/config"
+)
+
+// documents are the texts that people follow.
+var documents = []string{"README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/architecture.md", "docs/metrics.md", "examples/quickstart/README.md"}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+var block = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
+
+// TestConfigurationsInDocuments holds that every kvsteer configuration shown anywhere is accepted.
+func TestConfigurationsInDocuments(t *testing.T) {
+	checked := 0
+	for _, name := range documents {
+		for _, m := range block.FindAllStringSubmatch(read(t, name), -1) {
+			if m[1] != "yaml" || !strings.Contains(m[2], "pools:") {
+				continue
+			}
+			checked++
+			if _, err := config.Parse(name, []byte(m[2])); err != nil {
+				t.Errorf("%v\nin:\n%s", err, m[2])
+			}
+		}
+	}
+	examples, err := filepath.Glob(filepath.Join(root(t), "examples/*/kvsteer.yaml"))
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("no example configurations: %v", err)
+	}
+	for _, path := range examples {
+		checked++
+		if _, err := config.Load(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if checked < 3 {
+		t.Errorf("only %d configurations found in documents and examples", checked)
+	}
+}
+
+var (
+	makeTarget = regexp.MustCompile("make ([a-z]+)")
+	makeRule   = regexp.MustCompile(`(?m)^([a-z]+):`)
+	mdLink     = regexp.MustCompile(`\]\(([^)#]+)\)`)
+	command    = regexp.MustCompile(`(?:bin/)?kvsteer ([a-z]+)(?:[ "\x60]|$)`)
+)
+
+// TestCommandsInDocuments holds that make targets and kvsteer commands that a document names exist, and that its links lead
+// somewhere.
+func TestCommandsInDocuments(t *testing.T) {
+	var targets []string
+	for _, m := range makeRule.FindAllStringSubmatch(read(t, "Makefile"), -1) {
+		targets = append(targets, m[1])
+	}
+	commands := []string{"serve", "envoy", "demo", "engine", "version"}
+	for _, name := range documents {
+		text := read(t, name)
+		for _, line := range strings.Split(text, "\n") {
+			if !strings.Contains(line, "make ") || !strings.Contains(line, "`make") && !strings.HasPrefix(line, "make") {
+				continue
+			}
+			for _, m := range makeTarget.FindAllStringSubmatch(line, -1) {
+				if strings.Contains(line, "`make "+m[1]) || strings.HasPrefix(line, "make "+m[1]) {
+					if !slices.Contains(targets, m[1]) {
+						t.Errorf("%s names make %s, which the Makefile lacks", name, m[1])
+					}
+				}
+			}
+		}
+		for _, m := range command.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[0], "bin/") && !slices.Contains(commands, m[1]) {
+				t.Errorf("%s names kvsteer %s, which is no command", name, m[1])
+			}
+		}
+		for _, m := range mdLink.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(root(t), filepath.Dir(name), m[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, m[1])
+			}
+		}
+	}
+}

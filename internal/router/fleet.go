@@ -43,6 +43,12 @@ func (f *fleet) modelLen() int {
 	return int(f.maxLen.Load())
 }
 
+// overModel says whether a prompt is longer than the model takes, as far as is known. The engine also wants room for one token of the answer.
+func (f *fleet) overModel(tokens int) bool {
+	n := f.modelLen()
+	return n > 0 && tokens >= n
+}
+
 // loads reads all accounts.
 func (f *fleet) loads(now time.Time) []load {
 	f.mu.Lock()

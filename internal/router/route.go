@@ -41,7 +41,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonNoEndpoint
 		return d
 	}
-	prompt := estimate(req, &parsed)
+	prompt := min(estimate(req, &parsed), r.longest(f))
 	var tokens []uint32
 	d.Reason = Reason(parsed.Reason)
 	if d.Reason == "" {
@@ -107,6 +107,15 @@ const (
 	bytesPerToken = 4     // of English text and of JSON around it, roughly
 	maxEstimate   = 8_192 // tokens charged for a body that may be anything, such as images
 )
+
+// longest is the most that a prompt of unknown length is charged: engines refuse what their model does not take. Where nobody says what that
+// is, it is what prompts are matched up to, so that one hostile body does not keep requests from an endpoint for minutes.
+func (r *Router) longest(f *fleet) int {
+	if n := f.modelLen(); n > 0 {
+		return n
+	}
+	return r.limits.PromptTokens
+}
 
 // estimate is the number of prompt tokens to charge for a prompt whose tokens are not known.
 func estimate(req Request, parsed *openai.Request) int {

@@ -376,10 +376,10 @@ func TestBudgetHoldsWithAHungTokenizer(t *testing.T) {
 func TestCharges(t *testing.T) {
 	a := address(0)
 	tests := []struct {
-		name string
-		ctx  func(context.Context) context.Context
-		req  Request
-		want float64 // backlog of all endpoints together
+		name    string
+		prepare func(context.Context, *world) context.Context
+		req     Request
+		want    float64 // backlog of all endpoints together
 	}{
 		{"uncached part of a match", nil, given("llama", run(1, 200)), 200 - 128},
 		{"no match", nil, given("llama", run(900, 200)), 200},
@@ -387,16 +387,28 @@ func TestCharges(t *testing.T) {
 		{"estimate of a huge body", nil, completion(`"model":"llama","prompt":["a","b"],"x":"` + strings.Repeat("y", 1<<20) + `"`), maxEstimate},
 		{"body that was not read", nil, Request{Unread: true}, maxEstimate},
 		{"no body", nil, Request{Meta: openai.Meta{Method: "GET", Path: "/v1/models"}}, 0},
-		{"longer than the model takes", nil, given("llama", run(1, 5000)), 0},
-		{"caller went away", canceled, completion(`"model":"llama","prompt":"hello"`), 0},
+		{"longer than the model takes", nil, given("llama", run(1, 12_000)), 0},
+		{"longer than the model takes, nothing indexed", func(ctx context.Context, w *world) context.Context {
+			w.sources[a].Reset(subscriber.CauseGap)
+			return ctx
+		}, given("llama", run(1, 12_000)), 0},
+		{"too long to be tokenized, so longer than the model takes", func(ctx context.Context, w *world) context.Context {
+			w.words.errs = map[string]error{"": &tokenize.Error{Outcome: tokenize.TooLong}}
+			return ctx
+		}, completion(`"model":"llama","prompt":"` + strings.Repeat("y", 1<<20) + `"`), 0},
+		{"estimate is at most what the model takes", func(ctx context.Context, w *world) context.Context {
+			w.words.errs = map[string]error{"": &tokenize.Error{Outcome: tokenize.Shed}}
+			return ctx
+		}, completion(`"model":"llama","prompt":"` + strings.Repeat("y", 1<<20) + `"`), 10_000},
+		{"caller went away", func(ctx context.Context, _ *world) context.Context { return canceled(ctx) }, completion(`"model":"llama","prompt":"hello"`), 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, Options{}, limited(4096))
+			w := newWorld(t, Options{}, limited(10_000))
 			w.hold(a, block, plain, run(1, 8*block))
 			ctx := t.Context()
-			if tt.ctx != nil {
-				ctx = tt.ctx(ctx)
+			if tt.prepare != nil {
+				ctx = tt.prepare(ctx, w)
 			}
 			got := w.r.Decide(ctx, tt.req)
 			sum := 0.0
@@ -416,6 +428,15 @@ func TestCharges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where nobody says what the model takes, a prompt is charged no further than prompts are matched.
+func TestEstimateIsBounded(t *testing.T) {
+	w := newWorld(t, Options{Limits: openai.Limits{PromptTokens: 10_000}}, chat(1))
+	w.r.Decide(t.Context(), completion(`"model":"llama","prompt":"`+strings.Repeat("y", 1<<20)+`"`))
+	if got := w.r.fleets[0].loads(w.clock())[0].backlog; got != 10_000 {
+		t.Errorf("%v tokens charged, want 10000", got)
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 // that tell. Nothing is asked of any engine unless some candidate could be matched.
 func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *scratch, req *openai.Request, indexed bool, watch *stopwatch) ([]uint32, Reason) {
 	tokens := req.Tokens // nil unless the request brings its own
+	if f.overModel(len(tokens)) {
+		return tokens, ReasonOverModel
+	}
 	if len(sc.candidates) == 1 {
 		return tokens, ReasonSingle
 	}
@@ -35,15 +38,18 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 		result, err := r.tokenize(ctx, f, sc, req, watch)
 		watch.lap(stageTokenize)
 		if err != nil {
-			return nil, tokenizeReason(err)
+			reason := tokenizeReason(err)
+			if reason == Reason(openai.ReasonTooLong) && f.overModel(r.limits.PromptTokens) {
+				reason = ReasonOverModel
+			}
+			return nil, reason
 		}
 		tokens = result.Tokens
 		if result.MaxModelLen > 0 {
 			f.maxLen.Store(int64(result.MaxModelLen))
 		}
 	}
-	// The engine also wants room for one token of the answer.
-	if n := f.modelLen(); n > 0 && len(tokens) >= n {
+	if f.overModel(len(tokens)) {
 		return tokens, ReasonOverModel
 	}
 	if len(tokens) > r.limits.PromptTokens {

@@ -98,7 +98,7 @@ func TestByRequest(t *testing.T) {
 	pool := func(name string, m Match) Config {
 		return Config{Name: name, Models: []string{"m-" + name}, Endpoints: []string{"10.0.0.1:" + map[string]string{"host": "1", "path": "2", "header": "3", "value": "4", "open": "5", "open2": "6"}[name]}, Match: m}
 	}
-	host := pool("host", Match{Host: "a.example"})
+	host, six := pool("host", Match{Host: "a.example"}), pool("host", Match{Host: "[fd00::1]"})
 	path := pool("path", Match{PathPrefix: "/code"})
 	header := pool("header", Match{HeaderName: "x-team", HeaderValue: "red"})
 	value := pool("value", Match{HeaderName: "x-any"})
@@ -123,6 +123,8 @@ func TestByRequest(t *testing.T) {
 		want   string
 	}{
 		{"host with port and other case", keyed, "A.example:8080", "/", nil, "host"},
+		{"IPv6 host with port", []Config{six, path}, "[FD00::1]:8080", "/", nil, "host"},
+		{"IPv6 host without port", []Config{six, path}, "[fd00::1]", "/", nil, "host"},
 		{"path", keyed, "b.example", "/code/v1/completions?x=1", nil, "path"},
 		{"header value", keyed, "", "/", headers("x-team", "red"), "header"},
 		{"header presence", keyed, "", "/", headers("x-any", "1"), "value"},

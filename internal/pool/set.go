@@ -138,9 +138,7 @@ func (s *Set) ByModel(model string) (p *Pool, adapter string, ok bool) {
 // pool without a Match when there is exactly one such. host may carry a port, path a query; header may be nil.
 func (s *Set) ByRequest(host, path string, header func(name string) string) (*Pool, bool) {
 	v := s.view.Load()
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
+	host = withoutPort(host)
 	path, _, _ = strings.Cut(path, "?")
 	for _, p := range v.matched {
 		if p.config.Match.matches(host, path, header) {
@@ -148,6 +146,18 @@ func (s *Set) ByRequest(host, path string, header func(name string) string) (*Po
 		}
 	}
 	return v.only, v.only != nil
+}
+
+// withoutPort takes the port from a host, as Envoy does; an IPv6 address keeps its brackets.
+func withoutPort(host string) string {
+	h, _, err := net.SplitHostPort(host)
+	switch {
+	case err != nil:
+		return host
+	case strings.Contains(h, ":"):
+		return "[" + h + "]"
+	}
+	return h
 }
 
 // Name is the pool's name.

@@ -49,6 +49,17 @@ func TestParseFillsDefaults(t *testing.T) {
 	}
 }
 
+// Endpoints are named by one spelling of their address wherever they are compared.
+func TestAddressesAreCanonical(t *testing.T) {
+	cfg, err := Parse("k.yaml", []byte(strings.Replace(good, "[fd00::1]:8000", "[FD00:0:0::01]:8000", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.Pools[0].Endpoints[2].Address; got != "[fd00::1]:8000" {
+		t.Errorf("address %q", got)
+	}
+}
+
 func TestParseReportsEveryProblem(t *testing.T) {
 	endpoint := "  endpoints: [{address: \"10.0.0.1:80\"}]\n"
 	pool := "pools:\n- name: a\n  models: [m]\n" + endpoint
@@ -96,6 +107,13 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			`k.yaml:5: pools[1].name: "a" stands at pools[0].name already`,
 			`k.yaml:6: pools[1].models[0]: "m" stands at pools[0].models[0] already`,
 			`k.yaml:7: pools[1].endpoints[0].address: "10.0.0.1:80" stands at pools[0].endpoints[0].address already`,
+		}},
+		{"used twice in other words", pool + "- name: b\n  models: [n]\n  adapters: [o, n]\n  endpoints: [{address: \"[::ffff:10.0.0.1]:80\"}]\n", []string{
+			`k.yaml:7: pools[1].adapters[1]: "n" stands at pools[1].models[0] already`,
+			`k.yaml:8: pools[1].endpoints[0].address: "10.0.0.1:80" stands at pools[0].endpoints[0].address already`,
+		}},
+		{"address of many hosts", pool[:len(pool)-len(endpoint)] + "  endpoints: [{address: \"224.0.0.1:80\"}]\n", []string{
+			`k.yaml:4: pools[0].endpoints[0].address: "224.0.0.1:80" is not ip:port`,
 		}},
 		{"events", pool[:len(pool)-len(endpoint)] + "  endpoints:\n  - address: 10.0.0.1:80\n    events: {listen: \"tcp://0.0.0.0:1\"}\n" +
 			"  - address: 10.0.0.2:80\n    events: {listen: \"tcp://127.0.0.1:1\", dial: \"tcp://10.0.0.2:1\"}\n" +

@@ -145,16 +145,8 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	if len(p.Models) == 0 {
 		d.at(path+".models", "at least one served model name is needed")
 	}
-	for key, names := range map[string][]string{".models": p.Models, ".adapters": p.Adapters} {
-		for j, name := range names {
-			at := fmt.Sprintf("%s%s[%d]", path, key, j)
-			if name == "" {
-				d.at(at, "a served name cannot be empty")
-				continue
-			}
-			u.claim(u.models, at, name)
-		}
-	}
+	d.served(path+".models", p.Models, u)
+	d.served(path+".adapters", p.Adapters, u)
 	if p.MaxModelLen < 0 {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
@@ -176,12 +168,26 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	}
 }
 
+func (d *decoder) served(path string, names []string, u *uniques) {
+	for i, name := range names {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if name == "" {
+			d.at(at, "a served name cannot be empty")
+			continue
+		}
+		u.claim(u.models, at, name)
+	}
+}
+
+// endpoint also gives the address its one canonical spelling, since endpoints are told apart by it everywhere.
 func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
 	addr, err := netip.ParseAddrPort(e.Address)
-	if err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() || addr.Addr().Zone() != "" {
+	ip := addr.Addr().Unmap()
+	if err != nil || addr.Port() == 0 || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
 		d.at(path+".address", "%q is not ip:port with an address of one host (Envoy follows it, so a name is not possible)", e.Address)
 	} else {
-		u.claim(u.addresses, path+".address", addr.String())
+		e.Address = netip.AddrPortFrom(ip, addr.Port()).String()
+		u.claim(u.addresses, path+".address", e.Address)
 	}
 	switch {
 	case e.Events.Listen != "" && e.Events.Dial != "":

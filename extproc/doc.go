@@ -44,12 +44,13 @@
 // # Memory
 //
 // An account bounds the bytes that streams hold, headers and bodies together, by MaxTotal. A stream enters its headers, then the
-// length of its body before the body is received: as content-length declares it, else MaxBody/8, settled on receipt. Until a body is
-// asked for, gRPC's flow control lets at most 64 KiB of it in. What finds no room is decided at once without its body, so that it
-// never comes to us. Bodies above MaxBody/32 together take at most half of MaxTotal (or MaxBody, if that is more): long or slow
-// uploads then cannot keep ordinary prompts from being read.
+// length of its body: an ordinary one (up to 64 KiB, or MaxBody/32 if that is less) when it is received, since gRPC's flow control lets
+// that much in before it is asked for; a large one before it is received, as content-length declares it, else MaxBody/8, settled on
+// receipt. What finds no room is decided without its body: a large one at once, so that it never comes to us. Large bodies
+// together take at most half of MaxTotal (or MaxBody, if that is more): long, slow or missing uploads then cannot keep ordinary prompts
+// from being read.
 //
-// Outside the account are: gRPC's two copies of a message in the moment of its decoding, and what a body of undeclared length is
+// Outside the account are: gRPC's two copies of a message in the moment of its decoding, 64 KiB of a body before it is received, and what a body of undeclared length is
 // longer than its estimate, between receipt and refusal; at most MaxBody each for at most 4·MaxTotal/MaxBody streams, which Envoy has
 // buffered before. A message above MaxBody + 1 MiB is refused by gRPC from its length prefix, and Envoy falls back as for an error.
 //

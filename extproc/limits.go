@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	ordinaryShare   = 32 // a body above MaxBody/ordinaryShare is large
+	ordinaryShare   = 32 // a body above MaxBody/ordinaryShare, or above streamWindow, is large
 	undeclaredShare = 8  // a body of undeclared length is entered as MaxBody/undeclaredShare
 )
 
@@ -27,7 +27,7 @@ type account struct {
 func newAccount(maxBody, maxTotal int64, gauge prometheus.Gauge) *account {
 	return &account{
 		max:      maxTotal,
-		ordinary: maxBody / ordinaryShare,
+		ordinary: min(maxBody/ordinaryShare, streamWindow),
 		maxLarge: max(maxTotal/2, maxBody+slack),
 		gauge:    gauge,
 	}
@@ -52,6 +52,12 @@ func (a *account) largePart(n int64) int64 {
 		return n
 	}
 	return 0
+}
+
+// awaited reports whether a body of a declared length may be long in coming and take much when it comes: large ones and those of
+// undeclared length.
+func (a *account) awaited(declared int64) bool {
+	return declared == undeclared || declared > a.ordinary
 }
 
 // holding is what one stream has entered in the account.

@@ -11,8 +11,8 @@ import (
 func newGauge() prometheus.Gauge { return prometheus.NewGauge(prometheus.GaugeOpts{Name: "held"}) }
 
 func TestAccount(t *testing.T) {
-	// 32 MiB bodies: above 1 MiB is large, large ones take half of 128 MiB.
-	const mib = 1 << 20
+	// 32 MiB bodies: above 64 KiB is large, large ones take half of 128 MiB.
+	const kib, mib = 1 << 10, 1 << 20
 	tests := []struct {
 		name         string
 		total, large int64
@@ -24,9 +24,9 @@ func TestAccount(t *testing.T) {
 		{"beyond the total", 127 * mib, 0, 0, mib + 1, false},
 		{"large up to the half", 60 * mib, 60 * mib, 0, 4 * mib, true},
 		{"large beyond the half", 63 * mib, 63 * mib, 0, 2 * mib, false},
-		{"ordinary beside large ones", 64 * mib, 64 * mib, 0, mib, true},
-		{"ordinary becomes large beyond the half", 64 * mib, 63 * mib, mib, 2 * mib, false},
-		{"large becomes ordinary when all is taken", 128 * mib, 64 * mib, 2 * mib, mib, true},
+		{"ordinary beside large ones", 64 * mib, 64 * mib, 0, 64 * kib, true},
+		{"ordinary becomes large beyond the half", 64 * mib, 63 * mib, 64 * kib, 2 * mib, false},
+		{"large becomes ordinary when all is taken", 128 * mib, 64 * mib, 2 * mib, 64 * kib, true},
 		{"shrink beyond the total", 200 * mib, 0, mib, mib - 1, true},
 		{"shrink of a large one beyond the half", 70 * mib, 70 * mib, 4 * mib, 3 * mib, true},
 		{"same size when all is taken", 128 * mib, 64 * mib, mib, mib, true},

@@ -61,8 +61,8 @@ type Options struct {
 	// message_timeout. Default 400 ms.
 	Budget time.Duration
 
-	// BodyWait is how long a stream waits for a body that is large (above MaxBody/32) or of undeclared length while a client is sending
-	// it; then the request goes on unrouted. Smaller ones have the time that Envoy gives the client. Default 60 s.
+	// BodyWait is how long a stream waits for a body that is large (above 64 KiB or MaxBody/32) or of undeclared length while a client is
+	// sending it; then the request goes on unrouted. Smaller ones have the time that Envoy gives the client. Default 60 s.
 	BodyWait time.Duration
 
 	// Notice is how long health checks answer NOT_SERVING before connections are closed at shutdown, so that an Envoy that has other

@@ -98,7 +98,7 @@ func (x *exchange) route(h *extprocv3.HttpHeaders) outcome {
 		return ended(err)
 	}
 
-	if declared == undeclared || x.account.largePart(declared) > 0 {
+	if x.account.awaited(declared) {
 		return x.await(func(m *request) outcome { return x.routeBody(m, req, held) })
 	}
 	m, err := x.conv.Recv()
@@ -126,10 +126,14 @@ func (x *exchange) routeBody(m *request, req router.Request, held int64) outcome
 	return x.decide(bodyPhase, req, k, start)
 }
 
-// admit enters a body in the account before it is received. Any kind but kindBody means that it must not be.
+// admit enters a body in the account before it is received, unless it is so short that gRPC lets it in unasked: a client that declares
+// such a body and does not send it takes nothing. Any kind but kindBody means that the body must not be received.
 func (x *exchange) admit(held, declared int64) kind {
 	if declared > x.maxBody {
 		return kindTooLarge
+	}
+	if !x.account.awaited(declared) {
+		return kindBody
 	}
 	if declared == undeclared {
 		declared = x.maxBody / undeclaredShare

@@ -205,8 +205,8 @@ func TestBodyEnteredBeforeReceipt(t *testing.T) {
 		wantUnread bool
 	}{
 		{name: "room for one large body more", waiting: []string{"8388608"}, then: "4194304"},
-		{name: "ordinary body beside large ones", waiting: []string{"8388608", "7340032"}, then: "100000"},
-		{name: "undeclared beside ordinary ones", waiting: []string{"200000", "200000"}, then: ""},
+		{name: "ordinary body beside large ones", waiting: []string{"8388608", "7340032"}, then: "60000"},
+		{name: "undeclared beside ordinary ones", waiting: []string{"60000", "60000"}, then: ""},
 		{name: "large body beside large ones", waiting: []string{"8388608", "7340032"}, then: "8388608", wantUnread: true},
 		{name: "undeclared beside large ones", waiting: []string{"8388608", "7340032"}, then: "", wantUnread: true},
 		{name: "large beside undeclared ones", waiting: make([]string, 15), then: "8388608", wantUnread: true},
@@ -239,6 +239,34 @@ func TestBodyEnteredBeforeReceipt(t *testing.T) {
 			}
 			f.cancel()
 			<-done
+		})
+	}
+}
+
+// Clients that declare bodies and never send them keep no small body from being read.
+func TestIdleUploadsLeaveRoom(t *testing.T) {
+	const maxBody = 8 << 20
+	for _, declared := range []string{"60000", "200000", "8000000"} {
+		t.Run(declared, func(t *testing.T) {
+			var body string
+			s := newService(t, Options{MaxBody: maxBody, MaxTotal: 2 * maxBody, Decider: deciderFunc(func(_ context.Context, r router.Request) router.Decision {
+				body = string(r.Body)
+				return decided()
+			})})
+			for range 400 {
+				f := newFake()
+				done := f.serve(s)
+				defer func() {
+					f.cancel()
+					<-done
+				}()
+				f.in <- headersIn(false, "content-length", declared)
+				<-f.out
+			}
+			o := play(t, s, []step{{headersIn(false, "content-length", "4"), proceed()}, {bodyIn(true, "abcd"), decisionReply(bodyPhase, decided())}}, nil)
+			if o != outcomeRouted || body != "abcd" {
+				t.Errorf("outcome %q, body %q", o, body)
+			}
 		})
 	}
 }
@@ -329,7 +357,7 @@ func TestBodyWait(t *testing.T) {
 		s := newService(t, Options{Decider: always(decided()), BodyWait: 30 * time.Second})
 		f := newFake()
 		start, done := time.Now(), f.serve(s)
-		f.in <- headersIn(false, "content-length", "2000000")
+		f.in <- headersIn(false, "content-length", "100000")
 		<-f.out
 		if o := <-done; o != outcomeExpired {
 			t.Errorf("outcome %q", o)

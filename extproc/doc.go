@@ -50,9 +50,10 @@
 // together take at most half of MaxTotal (or MaxBody, if that is more): long, slow or missing uploads then cannot keep ordinary prompts
 // from being read.
 //
-// Outside the account are: gRPC's two copies of a message in the moment of its decoding, 64 KiB of a body before it is received, and what a body of undeclared length is
-// longer than its estimate, between receipt and refusal; at most MaxBody each for at most 4·MaxTotal/MaxBody streams, which Envoy has
-// buffered before. A message above MaxBody + 1 MiB is refused by gRPC from its length prefix, and Envoy falls back as for an error.
+// Outside the account are: gRPC's two copies of a message in the moment of its decoding; up to 64 KiB of a body before it is received;
+// what a body of undeclared length is longer than its estimate, between receipt and refusal, at most MaxBody each for at most
+// 4·MaxTotal/MaxBody streams, which Envoy has buffered before; and what the Decider makes of a body. A message above MaxBody + 1 MiB is
+// refused by gRPC from its length prefix, and Envoy falls back as for an error.
 //
 // # Concurrency
 //

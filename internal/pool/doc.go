@@ -20,8 +20,7 @@
 // 404, a dead vLLM engine behind a live web server answers 503). It is down after two failed checks in a row, or one
 // refused connection: nobody listens there. A connect error that the rest of the program reports counts as one failed check and
 // makes the next probe happen at once. While checks fail, the time between probes doubles from a quarter of ProbeInterval up to
-// MaxBackoff, with jitter. One good probe brings the endpoint back. Only probes bring it back: a report that all is well
-// merely hastens the probe.
+// MaxBackoff, with jitter. One good probe brings the endpoint back, and nothing else does.
 //
 // # Concurrency
 //

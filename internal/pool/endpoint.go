@@ -34,13 +34,6 @@ func (e *Endpoint) ReportConnectError() {
 	e.Recheck()
 }
 
-// ReportOK tells that the endpoint answered. One that is down is probed at once.
-func (e *Endpoint) ReportOK() {
-	if _, now := e.change(health.trusted); now.down {
-		e.Recheck()
-	}
-}
-
 // Recheck asks for a probe at once, without judging. It does nothing while Run is not running.
 func (e *Endpoint) Recheck() {
 	select {

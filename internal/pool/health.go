@@ -28,14 +28,6 @@ func (h health) suspected() health {
 	return h
 }
 
-// trusted is the state after a success seen outside of the probes. It does not bring an endpoint back.
-func (h health) trusted() health {
-	if !h.down {
-		h.failures = 0
-	}
-	return h
-}
-
 // schedule spaces the probes of one endpoint.
 type schedule struct {
 	interval time.Duration // between good probes

@@ -11,7 +11,6 @@ func TestHealth(t *testing.T) {
 		fail    = 'f' // failed probe
 		refused = 'r' // refused probe
 		suspect = 's' // reported connect error
-		trust   = 't' // reported success
 	)
 	tests := []struct {
 		name, steps string
@@ -26,8 +25,6 @@ func TestHealth(t *testing.T) {
 		{"many reported errors", "ssssss", false},
 		{"reported error and a failed probe", "sf", true},
 		{"reported error and a good probe", "so", false},
-		{"reported success clears a suspicion", "stf", false},
-		{"reported success does not bring back", "rt", true},
 		{"reported error while down", "rs", true},
 		{"one good probe brings back", "fffo", false},
 		{"back and fails once", "ffof", false},
@@ -45,8 +42,6 @@ func TestHealth(t *testing.T) {
 					h = h.failed(true)
 				case suspect:
 					h = h.suspected()
-				case trust:
-					h = h.trusted()
 				}
 			}
 			if h.down != tt.down {

@@ -146,7 +146,7 @@ func TestReportedErrorProbesAtOnce(t *testing.T) {
 	})
 }
 
-func TestReportsWhileDown(t *testing.T) {
+func TestRecheckWhileDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e engine
 		e.set(refused)
@@ -154,11 +154,11 @@ func TestReportsWhileDown(t *testing.T) {
 		defer stop()
 		<-time.After(time.Minute)
 		e.set(alive)
-		ep.ReportOK()
+		ep.Recheck()
 		<-time.After(probeGap)
 		synctest.Wait()
 		if !ep.Healthy() {
-			t.Error("a reported success did not hasten the probe")
+			t.Error("the probe was not hastened")
 		}
 	})
 }
@@ -171,7 +171,6 @@ func TestReportsWithoutRun(t *testing.T) {
 	ep := s.Pools()[0].Endpoints()[0]
 	for range 10 {
 		ep.ReportConnectError()
-		ep.ReportOK()
 		ep.Recheck()
 	}
 	if !ep.Healthy() {

@@ -471,13 +471,13 @@ func TestEventsReleaseCharges(t *testing.T) {
 
 func TestDecisionIDs(t *testing.T) {
 	w, other := newWorld(t, Options{}, chat(1)), newWorld(t, Options{}, chat(1))
-	if w.r.Instance() == other.r.Instance() || len(w.r.Instance()) != 8 {
-		t.Errorf("instances %q and %q", w.r.Instance(), other.r.Instance())
+	if w.r.ids.instance == other.r.ids.instance || len(w.r.ids.instance) != 8 {
+		t.Errorf("instances %q and %q", w.r.ids.instance, other.r.ids.instance)
 	}
 	seen := map[string]bool{}
 	for range 1000 {
 		id := w.r.Decide(t.Context(), Request{}).ID
-		if seen[id] || !strings.HasPrefix(id, w.r.Instance()+"-") || strings.ContainsFunc(id, func(c rune) bool {
+		if seen[id] || !strings.HasPrefix(id, w.r.ids.instance+"-") || strings.ContainsFunc(id, func(c rune) bool {
 			return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
 		}) {
 			t.Fatalf("id %q", id)

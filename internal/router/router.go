@@ -149,9 +149,6 @@ func orDefault(v, d float64) float64 {
 	return v
 }
 
-// Instance names this router among all: the part of a decision id before the dash.
-func (r *Router) Instance() string { return r.ids.instance }
-
 func (r *Router) fleet(p *pool.Pool) *fleet {
 	for _, f := range r.fleets {
 		if f.pool == p {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -21,10 +20,6 @@ type Options struct {
 	CacheAge    time.Duration // longest use of a cached answer; default 10 min
 	Concurrency int           // calls under way at one time; default 64
 	MaxTokens   int           // longest prompt, in tokens; default 262,144
-
-	// Reached is told after each call whether the endpoint could be reached: ok is false when no connection could be made or it
-	// broke before an answer. nil: nobody is told.
-	Reached func(pool, endpoint string, ok bool)
 
 	Metrics *Metrics         // nil: not registered anywhere
 	Now     func() time.Time // default time.Now
@@ -58,9 +53,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = 262_144
-	}
-	if o.Reached == nil {
-		o.Reached = func(string, string, bool) {}
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics(prometheus.NewRegistry())
@@ -131,25 +123,6 @@ func New(o Options) (*Tokenizer, error) {
 
 // Close closes idle connections. Calls under way go on; the Tokenizer remains usable.
 func (t *Tokenizer) Close() { t.client.close() }
-
-// Cached returns the token ids if they are known without asking anybody.
-func (t *Tokenizer) Cached(c Call) (Result, bool) {
-	switch {
-	case c.Request.Form == openai.Tokens:
-		return Result{Tokens: c.Request.Tokens, Outcome: Given}, true
-	case c.Request.Form == openai.NoPrompt || c.Request.Reason != "":
-		return Result{Outcome: Unkeyable}, false
-	}
-	start := t.o.Now()
-	buf := t.bodies.Get().(*[]byte)
-	*buf, _ = appendBody((*buf)[:0], c)
-	e, ok := t.cache.get(sum(*buf), start)
-	t.release(buf)
-	if !ok {
-		return Result{}, false
-	}
-	return t.cached(e, start), true
-}
 
 // Tokens returns the token ids of a prompt. Every error is an *Error; its outcome also stands in the result.
 func (t *Tokenizer) Tokens(ctx context.Context, c Call) (Result, error) {
@@ -276,23 +249,14 @@ func (t *Tokenizer) call(parent, ctx context.Context, c Call, body []byte) answe
 	a := t.client.post(ctx, c.Endpoint, c.APIKey, body)
 	switch {
 	case a.status != 0:
-		t.o.Reached(c.Pool, c.Endpoint, true)
 		if a.err != nil && ctx.Err() != nil {
 			a = ended(parent, a) // while reading the reply
 		}
 	case parent.Err() != nil || a.connected && ctx.Err() != nil:
 		// The caller gave up, which tells nothing of the endpoint, or the engine is slow.
 		a = ended(parent, a)
-	case a.connected || dialled(a.err):
-		t.o.Reached(c.Pool, c.Endpoint, false)
 	}
 	return a
-}
-
-// dialled reports whether a call failed in the network, rather than before it.
-func dialled(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // ended gives the outcome of a call that its context cut short.

@@ -16,6 +16,9 @@ const (
 	faultSalt
 	faultKwargs
 	faultEffort
+	faultPromptLogprobs
+	markEcho // these two are faults together
+	markLogprobs
 )
 
 // parser fills a Request while it scans.
@@ -34,7 +37,8 @@ func (p *parser) set(f fault, on bool) {
 	}
 }
 
-// reason gives the first that applies, in the order of Reasons.
+// reason gives the first that applies, in the order of Reasons. An echo is of the prompt with its log probabilities where those of the answer
+// are asked for, and vLLM's chat endpoint takes a number of them for granted.
 func (p *parser) reason() Reason {
 	has := func(f fault) bool { return p.faults&f != 0 }
 	switch {
@@ -52,6 +56,8 @@ func (p *parser) reason() Reason {
 		return ReasonUnsupportedPath
 	case has(faultReportMode):
 		return ReasonReportMode
+	case has(faultPromptLogprobs) || has(markEcho) && (has(markLogprobs) || p.r.Kind == Chat):
+		return ReasonPromptLogprobs
 	case has(faultEmbeds) || p.prompt == ReasonPromptEmbeds:
 		return ReasonPromptEmbeds
 	case has(faultTemplate | faultKwargsTemplate):
@@ -112,6 +118,11 @@ func (p *parser) field(key []byte) {
 		p.set(faultEmbeds, p.optional() != nil)
 	case "vllm_xargs":
 		p.xargs()
+	case "prompt_logprobs":
+		p.set(faultPromptLogprobs, p.optional() != nil)
+	case "echo":
+		echo := p.optional()
+		p.set(markEcho, echo != nil && string(echo) != "false")
 	default:
 		if p.r.Kind == Chat {
 			p.chatField(key)
@@ -125,6 +136,8 @@ func (p *parser) completionField(key []byte) {
 	switch string(key) {
 	case "prompt":
 		p.promptField()
+	case "logprobs":
+		p.set(markLogprobs, p.optional() != nil)
 	case "suffix":
 		p.set(faultSuffix, p.optional() != nil)
 	default:

@@ -58,6 +58,8 @@ func slowParse(kind Kind, body []byte, limits Limits) Request {
 	switch {
 	case mode != nil && string(mode) != "null" && slowText(mode, 100) != "incremental":
 		return refuse(ReasonReportMode, model)
+	case get("prompt_logprobs") != nil || (kind == Chat || get("logprobs") != nil) && get("echo") != nil && string(get("echo")) != "false":
+		return refuse(ReasonPromptLogprobs, model)
 	case get("prompt_embeds") != nil || prompt == ReasonPromptEmbeds:
 		return refuse(ReasonPromptEmbeds, model)
 	case kind == Chat && (get("chat_template") != nil || template != nil && string(template) != "null"):

@@ -39,6 +39,7 @@ const (
 	ReasonNoModel         Reason = "no_model"         // model missing, empty, overlong or not a string
 	ReasonUnsupportedPath Reason = "unsupported_path" // a path whose prompts are not read
 	ReasonReportMode      Reason = "report_mode"      // vllm_xargs.kv_cache_report_mode: the engine re-announces blocks it already holds
+	ReasonPromptLogprobs  Reason = "prompt_logprobs"  // log probabilities of the prompt are asked for: the engine computes all of it
 	ReasonPromptEmbeds    Reason = "prompt_embeds"    // prompt given as embeddings
 	ReasonTemplate        Reason = "chat_template"    // the request brings its own chat template
 	ReasonTruncation      Reason = "truncation"       // truncate_prompt_tokens or truncation_side
@@ -56,8 +57,8 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonNoBody, ReasonCompressed, ReasonMultipart, ReasonContentType, ReasonTooLarge, ReasonNotJSON, ReasonTooDeep,
-		ReasonBadUTF8, ReasonLoneSurrogate, ReasonNoModel, ReasonUnsupportedPath, ReasonReportMode, ReasonPromptEmbeds,
-		ReasonTemplate, ReasonTruncation, ReasonSuffix, ReasonBadSalt, ReasonBadField, ReasonNoPrompt, ReasonSeveralPrompts,
+		ReasonBadUTF8, ReasonLoneSurrogate, ReasonNoModel, ReasonUnsupportedPath, ReasonReportMode, ReasonPromptLogprobs,
+		ReasonPromptEmbeds, ReasonTemplate, ReasonTruncation, ReasonSuffix, ReasonBadSalt, ReasonBadField, ReasonNoPrompt, ReasonSeveralPrompts,
 		ReasonBadTokens, ReasonTooLong, ReasonMultimodal,
 	}
 }

@@ -80,6 +80,7 @@ func unkeyed() []ReasonDoc {
 		{Reason(openai.ReasonNoModel), "the request names no model"},
 		{Reason(openai.ReasonUnsupportedPath), "a path whose prompts are not read"},
 		{Reason(openai.ReasonReportMode), "kv_cache_report_mode makes the engine announce blocks again that it already holds"},
+		{Reason(openai.ReasonPromptLogprobs), "log probabilities of the prompt are asked for, so the engine computes all of it and reuses no block"},
 		{Reason(openai.ReasonPromptEmbeds), "the prompt is given as embeddings"},
 		{Reason(openai.ReasonTemplate), "the request brings its own chat template"},
 		{Reason(openai.ReasonTruncation), "the engine is asked to truncate the prompt"},

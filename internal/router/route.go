@@ -56,6 +56,9 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
 		usable = r.match(sc, ns, tokens, watch)
 	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		d.Reason = ReasonAborted
+	}
 
 	charge := prompt > 0 && d.Reason != ReasonOverModel && d.Reason != ReasonAborted
 	first, second := f.place(sc, prompt, charge, r.weights, watch.last, r.random)

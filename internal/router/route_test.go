@@ -400,6 +400,11 @@ func TestCharges(t *testing.T) {
 			w.words.errs = map[string]error{"": &tokenize.Error{Outcome: tokenize.Shed}}
 			return ctx
 		}, completion(`"model":"llama","prompt":"` + strings.Repeat("y", 1<<20) + `"`), 10_000},
+		{"caller went away, nothing indexed", func(ctx context.Context, w *world) context.Context {
+			w.sources[a].Reset(subscriber.CauseGap)
+			return canceled(ctx)
+		}, completion(`"model":"llama","prompt":"hello"`), 0},
+		{"caller went away, prompt cannot be keyed", func(ctx context.Context, _ *world) context.Context { return canceled(ctx) }, completion(`"model":"llama","prompt":["a","b"]`), 0},
 		{"caller went away", func(ctx context.Context, _ *world) context.Context { return canceled(ctx) }, completion(`"model":"llama","prompt":"hello"`), 0},
 	}
 	for _, tt := range tests {

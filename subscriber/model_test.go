@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -279,42 +280,62 @@ func (m *model) storeRun(group int) any {
 
 // TestModel compares with the model after every batch of 10^6 random events:
 // the announced set of each tier is the model's, and at no call in between does
-// it break a promise of Sink (checkedSink).
+// it break a promise of Sink (checkedSink). The events come in parts, which run
+// beside each other: the race detector makes all of them half a minute's work.
 func TestModel(t *testing.T) {
-	const perUniverse = 5_000
-	events := 1_000_000
-	if raceEnabled {
-		events /= 4 // it slows this down tenfold, and there is but one goroutine
-	}
-	announced := 0
-	for seed := range events / perUniverse {
-		m := newModel(rand.New(rand.NewPCG(uint64(seed), 2)), false)
-		sink := newCheckedSink(t)
-		sink.parentOf = m.parentOf
-		f := newFold(foldOptions{pool: "chat", sink: sink})
-		for n := 0; n < perUniverse; {
-			_, want := foldModel(t, m, f, sink, &n)
-			for tier, set := range want {
-				for key := range set {
-					if !sink.tiers[tier][key] {
-						t.Fatalf("seed %d, event %d: tier %d lacks %x", seed, n, tier, key)
-					}
-				}
-				if len(set) != len(sink.tiers[tier]) {
-					t.Fatalf("seed %d, event %d: tier %d has %d, want %d", seed, n, tier, len(sink.tiers[tier]), len(set))
-				}
-				announced += len(set)
+	const (
+		events      = 1_000_000
+		parts       = 8
+		perUniverse = 5_000
+		perPart     = events / perUniverse / parts // universes
+	)
+	for part := range parts {
+		t.Run(fmt.Sprintf("part=%d", part), func(t *testing.T) {
+			t.Parallel()
+			announced, played := 0, 0
+			for seed := part * perPart; seed < (part+1)*perPart; seed++ {
+				n, sent := playUniverse(t, uint64(seed), perUniverse)
+				played, announced = played+n, announced+sent
 			}
-			if n%500 < 16 {
-				if err := f.mirror.check(); err != nil {
-					t.Fatalf("seed %d, event %d: %v", seed, n, err)
+			if played < events/parts {
+				t.Errorf("%d events, want %d", played, events/parts)
+			}
+			if announced < played/20 {
+				t.Errorf("%d announced over all batches: the events are too destructive to test anything", announced)
+			}
+		})
+	}
+}
+
+// playUniverse folds events of one universe, at least as many as asked for. It
+// returns how many they were, and how many blocks were announced after each
+// batch, all batches together.
+func playUniverse(t *testing.T, seed uint64, events int) (n, announced int) {
+	t.Helper()
+	m := newModel(rand.New(rand.NewPCG(seed, 2)), false)
+	sink := newCheckedSink(t)
+	sink.parentOf = m.parentOf
+	f := newFold(foldOptions{pool: "chat", sink: sink})
+	for n < events {
+		_, want := foldModel(t, m, f, sink, &n)
+		for tier, set := range want {
+			for key := range set {
+				if !sink.tiers[tier][key] {
+					t.Fatalf("seed %d, event %d: tier %d lacks %x", seed, n, tier, key)
 				}
+			}
+			if len(set) != len(sink.tiers[tier]) {
+				t.Fatalf("seed %d, event %d: tier %d has %d, want %d", seed, n, tier, len(sink.tiers[tier]), len(set))
+			}
+			announced += len(set)
+		}
+		if n%500 < 16 {
+			if err := f.mirror.check(); err != nil {
+				t.Fatalf("seed %d, event %d: %v", seed, n, err)
 			}
 		}
 	}
-	if announced < events/20 {
-		t.Errorf("%d announced over all batches: the events are too destructive to test anything", announced)
-	}
+	return n, announced
 }
 
 // TestModelBounded: a full mirror announces part of what the model does, never

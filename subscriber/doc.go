@@ -57,7 +57,8 @@
 // bytes, what follows waits with the kernel and then in the engine's send queue
 // (100,000 batches by default), which drops what does not fit, and that shows
 // as a gap. So a peer costs at most Limits.Buffered, one message, 64 KiB and
-// the mirror, and a listener 8 pending handshakes.
+// the mirror, and a listener 8 pending handshakes. A batch that takes far more
+// steps than the mirror has blocks counts as unreadable.
 //
 // # A message and a batch
 //

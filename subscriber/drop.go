@@ -19,7 +19,7 @@ const (
 	dropConflict        // the hash is known with another parent or content
 	dropFull            // the mirror is full
 	dropOrphanFull      // too many orphans
-	dropCopies          // too many media, groups or owners
+	dropCopies          // too many media, groups, owners or copies, or a name too long
 	drops
 )
 

@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -76,17 +77,24 @@ func newFold(o foldOptions) *fold {
 	return f
 }
 
+// errCostly rejects a batch that takes more work than any engine's.
+var errCostly = errors.New("too much work for one batch")
+
 // fold applies one batch and tells the sink the net change. An error means
-// that the batch could be read in part at most: the sink was told nothing but
+// that the batch could be read or applied in part at most: the sink was told nothing but
 // perhaps a Reset, and the fold has to be reset.
 func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
 	f.stats = foldStats{}
+	f.mirror.work = 0
 	b, err := f.dec.decode(payload, f.apply)
 	f.release()
 	f.stats.published, f.stats.rank = b.published, b.rank
 	f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans()
 	if err != nil {
 		return f.stats, fmt.Errorf("decode batch: %w", err)
+	}
+	if f.mirror.overworked() {
+		return f.stats, fmt.Errorf("apply batch: %w", errCostly)
 	}
 	if f.mirror.present < f.mirror.maxBlocks-f.mirror.maxBlocks/10 {
 		f.learned.full = false
@@ -161,6 +169,9 @@ func (l learned) problem() Problem {
 
 func (f *fold) event(e *event) {
 	f.stats.events[e.kind]++
+	if f.mirror.overworked() {
+		return
+	}
 	switch e.kind {
 	case eventStored:
 		f.stored(e)

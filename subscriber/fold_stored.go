@@ -90,11 +90,11 @@ func (f *fold) storedKnown(e *event, device bool) {
 		reason = dropNoTokens
 	}
 	for _, h := range e.hashes {
-		if f.mirror.addKnown(h, class) {
-			continue
+		dropped := f.mirror.addKnown(h, class, reason)
+		if dropped != dropNone {
+			f.drop(dropped, 1)
 		}
-		f.drop(reason, 1)
-		if reason == dropNoTokens {
+		if dropped == dropNoTokens {
 			f.learned.noTokens = true
 		}
 	}
@@ -150,6 +150,9 @@ func (f *fold) storedBlocks(e *event) {
 	run := f.run(e)
 	m.warm(run)
 	for _, s := range run {
+		if m.overworked() {
+			return
+		}
 		reason := m.add(s, class)
 		if reason != dropNone {
 			f.drop(reason, 1)

@@ -184,3 +184,102 @@ func TestFoldAllocates(t *testing.T) {
 		t.Errorf("%v allocations per batch", n)
 	}
 }
+
+// TestBatchCost: a batch that makes a long chain come and go again and again
+// is given up, and the fold works on after the reset.
+func TestBatchCost(t *testing.T) {
+	const blocks = 2_000
+	var hashes []uint64
+	var tokens []uint32
+	for i := range blocks {
+		hashes = append(hashes, uint64(i)+1)
+		tokens = append(tokens, uint32(i))
+	}
+	chain := storedEvent(nil, 1, tokens, hashes...)
+	root, gone := storedEvent(nil, 1, tokens[:1], hashes[0]), removedEvent(hashes[0])
+	toggles := []any{chain}
+	for range 1_000 {
+		toggles = append(toggles, gone, root)
+	}
+	// Orphans, each with another that waits for the next one of a run: storing
+	// the run from its end asks for every block whether it follows itself.
+	var climb []any
+	for i := range uint64(blocks) {
+		climb = append(climb, storedEvent(uint64(1_000_000)+i+1, 1, []uint32{1}, 2_000_000+i))
+	}
+	for i := range uint64(blocks) {
+		climb = append(climb, storedEvent(uint64(1_000_000)+i, 1, []uint32{1}, 1_000_000+i+1))
+	}
+	for _, c := range []struct {
+		name   string
+		events []any
+	}{{"settle", toggles}, {"descend", climb}} {
+		t.Run(c.name, func(t *testing.T) {
+			sink := newCheckedSink(t)
+			f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: 5 * blocks})
+			if _, err := f.fold(packBatch(c.events...), time.Time{}); !errors.Is(err, errCostly) {
+				t.Fatalf("error %v after %d steps", err, f.mirror.work)
+			}
+			if sink.calls > 0 {
+				t.Errorf("%d calls", sink.calls)
+			}
+			if f.mirror.work > f.mirror.maxWork+2*blocks {
+				t.Errorf("%d steps, want at most %d and the last event's", f.mirror.work, f.mirror.maxWork)
+			}
+			f.reset(CauseUnreadable)
+			sink.begin()
+			if _, err := f.fold(packBatch(chain), time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			if len(sink.tiers[Device]) != blocks {
+				t.Errorf("%d announced, want %d", len(sink.tiers[Device]), blocks)
+			}
+		})
+	}
+}
+
+// TestCopiesAreBounded: what tells copies apart comes from the peer, in any
+// length and number.
+func TestCopiesAreBounded(t *testing.T) {
+	long := strings.Repeat("x", maxPlace+1)
+	for _, key := range []string{"medium", "locality", "ownership"} {
+		f := newFold(foldOptions{pool: "chat", sink: newCheckedSink(t)})
+		stats, err := f.fold(packBatch(st("", "a"), known("CPU", "a").with(key, long)), time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.dropped[dropCopies] != 1 || len(f.mirror.copies.classes) != 1 {
+			t.Errorf("%s: %d dropped, %d classes", key, stats.dropped[dropCopies], len(f.mirror.copies.classes))
+		}
+	}
+
+	const maxBlocks = 2
+	sink := newCheckedSink(t)
+	f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: maxBlocks})
+	stores, removals := []any{st("", "ab")}, []any{rm("ba")}
+	for i := range 20 {
+		owner := strings.Repeat("o", i+1)
+		stores = append(stores, known("CPU", "ab").with("ownership", owner))
+		removals = append(removals, knownRemoved("CPU", "ba").with("ownership", owner))
+	}
+	stats, err := f.fold(packBatch(stores...), time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 2*20 - maxBlocks*copiesPerBlock; stats.dropped[dropCopies] != want {
+		t.Errorf("%d copies dropped, want %d", stats.dropped[dropCopies], want)
+	}
+	if n := len(f.mirror.copies.more); n > 1+maxBlocks*copiesPerBlock {
+		t.Errorf("%d nodes", n)
+	}
+	sink.begin()
+	if _, err := f.fold(packBatch(removals...), time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.mirror.check(); err != nil {
+		t.Error(err)
+	}
+	if len(sink.tiers[Any]) != 0 || f.mirror.present != 0 {
+		t.Errorf("%d announced, %d present", len(sink.tiers[Any]), f.mirror.present)
+	}
+}

@@ -22,6 +22,7 @@ import "github.com/kvsteer/kvsteer/internal/blockhash"
 type mirror struct {
 	maxBlocks  int
 	maxOrphans int
+	maxWork    int
 
 	blocks []block // by id; 0 is no block
 	free   uint32  // first free id, chained by block.next
@@ -38,6 +39,10 @@ type mirror struct {
 	cold   coldList
 
 	stack []uint32 // of settle
+	// work counts the blocks that settle and descends have looked at in a batch.
+	// Beyond maxWork the batch is given up: a few bytes can make a chain of all
+	// blocks come and go, which no engine does.
+	work int
 }
 
 // block is one engine hash. Its id is its index in mirror.blocks.
@@ -64,7 +69,7 @@ type block struct {
 }
 
 func newMirror(maxBlocks int) *mirror {
-	m := &mirror{maxBlocks: maxBlocks, maxOrphans: maxBlocks / 2}
+	m := &mirror{maxBlocks: maxBlocks, maxOrphans: maxBlocks / 2, maxWork: 1<<20 + 8*maxBlocks}
 	m.clear()
 	return m
 }
@@ -77,7 +82,7 @@ func (m *mirror) clear() {
 	m.waiting = make(map[uint64]uint32)
 	m.present, m.rooted = 0, 0
 	m.groups = groupSet{}
-	m.copies.clear()
+	m.copies = newCopySet(m.maxBlocks)
 	m.prints.clear()
 	m.cold = coldList{}
 }
@@ -123,10 +128,13 @@ func (m *mirror) add(s storeBlock, c copyClass) drop {
 		b := &m.blocks[id]
 		conflict := b.first != s.first || b.above != s.above || b.content != s.content
 		b.ambiguous = b.ambiguous || conflict
-		m.addCopy(id, c)
-		if conflict {
+		counted := m.addCopy(id, c)
+		switch {
+		case conflict:
 			m.settle(id)
 			return dropConflict
+		case !counted:
+			return dropCopies
 		}
 		return dropNone
 	}
@@ -158,23 +166,31 @@ func (m *mirror) add(s storeBlock, c copyClass) drop {
 	return dropNone
 }
 
-// addKnown enters a copy of a block that has to be known by its hash alone.
-func (m *mirror) addKnown(hash uint64, c copyClass) bool {
+// addKnown enters a copy of a block that has to be known by its hash alone;
+// unknown is what is returned when it is not.
+func (m *mirror) addKnown(hash uint64, c copyClass, unknown drop) drop {
 	id := m.byHash.get(hash)
-	if id != 0 {
-		m.addCopy(id, c)
+	switch {
+	case id == 0:
+		return unknown
+	case !m.addCopy(id, c):
+		return dropCopies
 	}
-	return id != 0
+	return dropNone
 }
 
-func (m *mirror) addCopy(id uint32, c copyClass) {
-	b := &m.blocks[id]
-	if !m.copies.add(&b.copies, c) {
-		return // one copy more of a class that was there
+// addCopy is false when there are too many copies to count this one too.
+func (m *mirror) addCopy(id uint32, c copyClass) bool {
+	first, ok := m.copies.add(&m.blocks[id].copies, c)
+	if first {
+		m.keepCold(id)
+		m.settle(id)
 	}
-	m.keepCold(id)
-	m.settle(id)
+	return ok
 }
+
+// overworked tells whether the batch has cost too much.
+func (m *mirror) overworked() bool { return m.work > m.maxWork }
 
 // remove takes away one copy of class c. Removals of what is not there are
 // ignored: engines send them after a clear.
@@ -285,6 +301,7 @@ func (m *mirror) descends(parent uint32, above, hash uint64) bool {
 		return false
 	}
 	for parent != 0 {
+		m.work++
 		b := &m.blocks[parent]
 		if b.first {
 			return false
@@ -314,6 +331,7 @@ func (m *mirror) settle(id uint32) {
 
 // settleOne is settle for the block alone. It tells whether anything changed.
 func (m *mirror) settleOne(id uint32) bool {
+	m.work++
 	b := &m.blocks[id]
 	anyTier, device := m.copies.resident(&b.copies, m.groups.need)
 	key, depth := b.above, uint32(0)

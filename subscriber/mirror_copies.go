@@ -9,9 +9,12 @@ import (
 // is an index into copySet.classes.
 type copyClass uint8
 
+// Bounds of what a peer says of copies.
 const (
 	maxCopyClasses = 64
 	maxGroups      = 16
+	maxPlace       = 256 // bytes of the name of a medium, locality or owner
+	copiesPerBlock = 4   // classes per block beyond its first, over all blocks
 )
 
 type copyKind struct {
@@ -45,11 +48,12 @@ type copyNode struct {
 type copySet struct {
 	classes []copyKind
 	more    []copyNode // 0 is no node
+	maxMore int        // nodes at most
 	free    uint32
 }
 
-func (s *copySet) clear() {
-	*s = copySet{more: make([]copyNode, 1)}
+func newCopySet(maxBlocks int) copySet {
+	return copySet{more: make([]copyNode, 1), maxMore: 1 + copiesPerBlock*maxBlocks}
 }
 
 // isDevice tells whether medium is the engine's own KV cache. Engines write
@@ -72,13 +76,13 @@ func (s *copySet) find(e *event) (copyClass, bool) {
 	return 0, false
 }
 
-// class is find, and enters the class when it is not there. It is false when
-// there are too many.
+// intern is find, and enters the class when it is not there. It is false when
+// there are too many, or when a name is too long to be kept.
 func (s *copySet) intern(e *event, groups *groupSet) (copyClass, bool) {
 	if c, ok := s.find(e); ok {
 		return c, true
 	}
-	if len(s.classes) == maxCopyClasses {
+	if len(s.classes) == maxCopyClasses || max(len(e.medium), len(e.locality), len(e.ownership)) > maxPlace {
 		return 0, false
 	}
 	k := copyKind{
@@ -101,32 +105,36 @@ func (s *copySet) regroup(groups *groupSet) {
 	}
 }
 
-// add counts one copy and tells whether it is the first of its class.
-func (s *copySet) add(l *copyList, c copyClass) bool {
+// add counts one copy and tells whether it is the first of its class. It is
+// not ok, and the copy not counted, when there are too many.
+func (s *copySet) add(l *copyList, c copyClass) (first, ok bool) {
 	if l.count == 0 {
 		l.class, l.count = c, 1
-		return true
+		return true, true
 	}
 	if l.class == c {
 		l.count++
-		return false
+		return false, true
 	}
 	for n := l.more; n != 0; n = s.more[n].next {
 		if s.more[n].class == c {
 			s.more[n].count++
-			return false
+			return false, true
 		}
 	}
 	n := s.free
-	if n != 0 {
+	switch {
+	case n != 0:
 		s.free = s.more[n].next
-	} else {
+	case len(s.more) >= s.maxMore:
+		return false, false
+	default:
 		s.more = append(s.more, copyNode{})
 		n = uint32(len(s.more) - 1)
 	}
 	s.more[n] = copyNode{count: 1, next: l.more, class: c}
 	l.more = n
-	return true
+	return true, true
 }
 
 // remove takes one copy off and tells whether it was the last of its class.

@@ -44,7 +44,8 @@ type Description struct {
 
 // Problem names why an engine's blocks are known in part only. Plain text
 // prompts can be matched under every one of them: what cannot be keyed is
-// never announced.
+// never announced. Under ProblemNoExtraKeys a salted block passes for a plain
+// one of the same tokens, so that a match can be too long where both occur.
 type Problem string
 
 const (
@@ -75,6 +76,6 @@ const (
 	CauseGap        Cause = "gap"        // sequence numbers are missing
 	CauseBackwards  Cause = "backwards"  // the sequence went back: the engine was restarted
 	CauseCleared    Cause = "cleared"    // the engine emptied its cache
-	CauseUnreadable Cause = "unreadable" // a batch could not be read
+	CauseUnreadable Cause = "unreadable" // a batch could not be read, or not be applied within bounds
 	CauseBlockSize  Cause = "block_size" // a larger block size of the same engine turned up
 )

@@ -58,7 +58,7 @@ func (e *Engine) prepare(raw []byte, requestID string, chat bool) (*call, *apiEr
 	if b.N != nil {
 		n = *b.N
 	}
-	if n < 1 || n*len(prompts) > maxChoices {
+	if n < 1 || n > maxChoices || n*len(prompts) > maxChoices {
 		return nil, badRequest("n", "n must be at least 1 and give at most %d choices, got %d.", maxChoices, n)
 	}
 

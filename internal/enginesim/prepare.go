@@ -161,7 +161,7 @@ func (e *Engine) bounds(b *requestBody, chat bool, prompt int) (limit, stop int,
 		return min(defaultCompletion, longest-prompt), 0, nil
 	case *asked < 1:
 		return 0, 0, badRequest("max_tokens", "max_tokens must be at least 1, got %d. (parameter=max_tokens, value=%d)", *asked, *asked)
-	case prompt+*asked > longest:
+	case *asked > longest-prompt:
 		return 0, 0, badRequest("input_tokens", "This model's maximum context length is %d tokens. However, you requested %d output tokens and your prompt "+
 			"contains %d input tokens, for a total of %d tokens. Please reduce the length of the input prompt or the number of requested output tokens. "+
 			"(parameter=input_tokens, value=%d)", longest, *asked, prompt, prompt+*asked, prompt)

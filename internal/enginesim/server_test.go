@@ -291,6 +291,8 @@ func TestErrors(t *testing.T) {
 		"salt empty":           {comp, `{"prompt":"a","cache_salt":""}`, 400, "non-empty"},
 		"salt with slash":      {comp, `{"prompt":"a","cache_salt":"a/b"}`, 400, "must not contain"},
 		"too many choices":     {comp, `{"prompt":"a","n":1000}`, 400, "choices"},
+		"choices overflow":     {comp, `{"prompt":["a","b","c","d"],"n":4611686018427387904}`, 400, "choices"},
+		"max_tokens overflow":  {comp, `{"prompt":"a","max_tokens":9223372036854775807}`, 400, "maximum context length"},
 		"messages not a list":  {chat, `{"messages":"x"}`, 400, "valid list"},
 		"no messages":          {chat, `{}`, 400, "valid list"},
 		"image":                {chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "not a multimodal"},

@@ -125,14 +125,11 @@ func (s *Source) Reset(cause subscriber.Cause) {
 }
 
 // Describe takes over what is known of the engine. An engine that connects or disconnects may have been restarted, so its health is looked at
-// at once.
+// at once. Problems are logged by the subscriber, which says each one once: a peer can make them come and go with every message.
 func (s *Source) Describe(d subscriber.Description) {
 	state := *s.state.Load()
 	if state.about.Connected != d.Connected {
 		s.target.endpoint.Recheck()
-	}
-	if state.about.Problem != d.Problem && d.Problem != subscriber.ProblemNone {
-		s.log.Warn("the engine's blocks are known in part only", "problem", string(d.Problem))
 	}
 	state.about = d
 	s.state.Store(&state)

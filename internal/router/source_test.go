@@ -1,6 +1,8 @@
 package router
 
 import (
+	"bytes"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -148,3 +150,18 @@ kvsteer_router_endpoint_problem{endpoint="10.0.0.1:8000",pool="chat",problem="in
 }
 
 const indexBlocks = 1000
+
+// A peer can make an engine's problem come and go with every message, so that says nothing in the log.
+func TestSourceDescribeIsQuiet(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, chat(1))
+	s := w.connect(address(0), block)
+	for range 100 {
+		s.Describe(subscriber.Description{Connected: true, BlockSize: block, Problem: subscriber.ProblemNoExtraKeys})
+		s.Reset(subscriber.CauseGap)
+		s.Describe(subscriber.Description{Connected: true})
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged:\n%s", log.String())
+	}
+}

@@ -103,7 +103,8 @@ func (c *Client) Chat(ctx context.Context, r ChatRequest) Reply {
 
 // chunk is the part of a streamed answer that the client reads.
 type chunk struct {
-	ID      string `json:"id"`
+	ID      string          `json:"id"`
+	Error   json.RawMessage `json:"error"` // an engine that fails after it began to answer says so in the stream
 	Choices []struct {
 		Delta struct {
 			Content string `json:"content"`
@@ -134,6 +135,9 @@ func (r *Reply) readStream(body io.Reader, began time.Time) error {
 		var c chunk
 		if err := json.Unmarshal(data, &c); err != nil {
 			return fmt.Errorf("read answer: %w", err)
+		}
+		if len(c.Error) > 0 && string(c.Error) != "null" {
+			return fmt.Errorf("read answer: the engine failed: %s", c.Error)
 		}
 		if r.RequestID == "" {
 			r.RequestID = strings.TrimPrefix(c.ID, "chatcmpl-")

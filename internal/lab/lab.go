@@ -6,13 +6,14 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 )
 
 // Options names the programs of a lab and its folder.
 type Options struct {
 	Kvsteer string // the kvsteer binary
 	Envoy   string // an Envoy binary, 1.37 or newer
-	Dir     string // existing folder for configurations, sockets and logs; its path plus 20 bytes must fit a Unix socket (107 bytes)
+	Dir     string // existing folder for configurations, sockets and logs; the router's socket in it must not exceed 107 bytes
 }
 
 // Lab owns a set of processes.
@@ -94,12 +95,15 @@ func FreePorts(n int) ([]int, error) {
 // ErrPortTaken is wrapped by CheckPorts.
 var ErrPortTaken = errors.New("port is in use")
 
-// CheckPorts reports the first of n loopback ports from base on that is taken.
+// CheckPorts reports the first of n loopback ports from base on that is taken, or that cannot be had for another reason.
 func CheckPorts(base, n int) error {
 	for port := base; port < base+n; port++ {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
 			return fmt.Errorf("127.0.0.1:%d: %w", port, ErrPortTaken)
+		case err != nil:
+			return fmt.Errorf("check port %d: %w", port, err)
 		}
 		l.Close()
 	}

@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -45,6 +47,21 @@ func TestLogReaderFollows(t *testing.T) {
 	write("not JSON\n")
 	if _, err := log.Next(); err == nil {
 		t.Error("a line that is not JSON gives no error")
+	}
+}
+
+func TestReadLogWaits(t *testing.T) {
+	site := &Site{AccessLog: filepath.Join(t.TempDir(), "access.log")}
+	if err := os.WriteFile(site.AccessLog, []byte("{\"code\":200}\n{\"code\":503}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := site.ReadLog(t.Context(), 2); err != nil || len(got) != 2 {
+		t.Errorf("%d entries, %v; want both", len(got), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if got, err := site.ReadLog(ctx, 3); len(got) != 2 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%d entries, %v; want both and that the third did not come", len(got), err)
 	}
 }
 

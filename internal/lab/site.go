@@ -72,6 +72,10 @@ func (o SiteOptions) Ports() int {
 
 // StartSite starts engines, router and Envoy, and returns when each answers.
 func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
+	if socket := l.socket(o); !o.RoundRobin && len(socket) > maxSocketPath {
+		return nil, fmt.Errorf("the path of the router's socket, %s, has %d bytes, and a Unix socket takes %d: choose a shorter folder (TMPDIR)",
+			socket, len(socket), maxSocketPath)
+	}
 	ports, err := sitePorts(o)
 	if err != nil {
 		return nil, err
@@ -115,7 +119,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		}
 	}
 	config := fmt.Sprintf("listen: unix:%s\nadmin: %s\n%s\nenvoy: {listen: %q, admin: %q}\npools:\n%s",
-		l.file(o, "extproc.sock"), routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, pools.String())
+		l.socket(o), routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, pools.String())
 	if err := os.WriteFile(s.Config, []byte(config), 0o644); err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
@@ -158,6 +162,11 @@ func prefix(o SiteOptions) string {
 func (l *Lab) file(o SiteOptions, name string) string {
 	return filepath.Join(l.opt.Dir, prefix(o)+name)
 }
+
+// maxSocketPath is what fits into Linux's sockaddr_un with the zero byte behind it.
+const maxSocketPath = 107
+
+func (l *Lab) socket(o SiteOptions) string { return l.file(o, "extproc.sock") }
 
 // StartRouter starts the router, again after it was killed or stopped, and waits until it is ready.
 func (s *Site) StartRouter(ctx context.Context) error {

@@ -34,16 +34,17 @@ var engineArgs = []string{"--block-size", "16", "--blocks", "4096", "--prefill-r
 // Run shows both arms and returns nil when the table was printed. When ctx ends first it returns its cause; no process is left
 // in any case.
 func Run(ctx context.Context, o Options) error {
-	dir, err := os.MkdirTemp("", "kvsteer-demo-")
-	if err != nil {
-		return fmt.Errorf("make a folder for the demo: %w", err)
-	}
 	version, err := lab.EnvoyVersion(ctx, o.Envoy)
 	if err != nil {
 		return err
 	}
+	dir, err := os.MkdirTemp("", "kvsteer-demo-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the demo: %w", err)
+	}
 	l, err := lab.New(lab.Options{Kvsteer: o.Kvsteer, Envoy: o.Envoy, Dir: dir})
 	if err != nil {
+		_ = os.RemoveAll(dir)
 		return err
 	}
 	err = run(ctx, l, o, version, dir)

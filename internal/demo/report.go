@@ -65,7 +65,8 @@ func latency(all []time.Duration) Latency {
 		sum += d
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return Latency{Mean: ms(sum / time.Duration(len(all))), P50: ms(all[len(all)/2]), P90: ms(all[len(all)*9/10])}
+	rank := func(percent int) float64 { return ms(all[(len(all)*percent+99)/100-1]) } // nearest rank: so many percent are no longer
+	return Latency{Mean: ms(sum / time.Duration(len(all))), P50: rank(50), P90: rank(90)}
 }
 
 // table prints both arms side by side.

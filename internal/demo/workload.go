@@ -16,14 +16,14 @@ type Workload struct {
 	Tenants       int           // each with its own system prompt
 	SystemWords   int           // mean length of a system prompt
 	Conversations int           // spread over Span
-	Turns         int           // most turns of one conversation
+	Turns         int           // most turns of one conversation; the fewest are 2, if it allows
 	UserWords     int           // mean length of a user's message
 	AnswerTokens  int           // mean length of an answer
 	Think         time.Duration // mean time between an answer and the next turn
 	Span          time.Duration // conversations begin within it
 }
 
-// DefaultWorkload takes about 25 s per arm on the simulated engines' default speeds.
+// defaultWorkload takes about 25 s per arm on the simulated engines' default speeds.
 var defaultWorkload = Workload{
 	Seed: 7, Tenants: 6, SystemWords: 1400, Conversations: 72, Turns: 5, UserWords: 90, AnswerTokens: 60,
 	Think: 1500 * time.Millisecond, Span: 14 * time.Second,
@@ -55,7 +55,7 @@ func (w Workload) script() []conversation {
 		c.start = time.Duration(rng.Float64() * float64(w.Span))
 		// A few tenants have most of the users, as in real fleets.
 		c.system = systems[int(float64(w.Tenants)*math.Pow(rng.Float64(), 1.6))]
-		for range 2 + rng.IntN(w.Turns-1) {
+		for range min(2, w.Turns) + rng.IntN(max(1, w.Turns-1)) {
 			c.turns = append(c.turns, turn{
 				user:   words(rng, spread(rng, w.UserWords)),
 				answer: spread(rng, w.AnswerTokens),

@@ -1,6 +1,7 @@
 package kvindex
 
 const (
+	aheadStep = 16  // keys whose entries a write brings into the processor's caches at a time
 	quotaStep = 64  // blocks that a Store takes from Options.MaxBlocks at a time
 	sweepStep = 256 // references that a sweep takes at a time
 )
@@ -17,6 +18,9 @@ func (x *Index) Store(s Slot, t Tier, keys []uint64) error {
 	w := writer{x: x, slot: s.index, tier: t}
 	done, stored := 0, int64(0)
 	for done < len(keys) {
+		if done%aheadStep == 0 {
+			x.ahead(keys[done:])
+		}
 		added, ok := w.store(keys[done], len(keys)-done)
 		if !ok {
 			break
@@ -48,6 +52,9 @@ func (x *Index) Remove(s Slot, t Tier, keys []uint64) error {
 	w := writer{x: x, slot: s.index, tier: t}
 	done, removed := 0, int64(0)
 	for done < len(keys) {
+		if done%aheadStep == 0 {
+			x.ahead(keys[done:])
+		}
 		gone, ok := w.remove(keys[done], len(keys)-done)
 		if !ok {
 			break
@@ -65,6 +72,14 @@ func (x *Index) Remove(s Slot, t Tier, keys []uint64) error {
 	}
 	p.writes.Add(1)
 	return err
+}
+
+// ahead touches the next keys of a write: an index bigger than the caches then waits for their entries together, not for one
+// after the other.
+func (x *Index) ahead(keys []uint64) {
+	for _, key := range keys[:min(len(keys), aheadStep)] {
+		x.touch(key)
+	}
 }
 
 // beginWrite locks a slot's place for writing and makes its writes odd.

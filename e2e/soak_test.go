@@ -32,17 +32,18 @@ var patient = []string{
 	"--chunk-interval", "1s", "--max-concurrency", "2000", "--max-model-len", "16384",
 }
 
-// sample is one reading of the router's process.
+// sample is one reading of the router's process, and of the requests that Envoy has open.
 type sample struct {
 	at                          time.Duration
+	requests                    float64
 	resident, goroutines, cpu   float64
 	openStreams, heldBytes      float64
 	indexBlocks, tokenizeFlight float64
 }
 
 func (s sample) String() string {
-	return fmt.Sprintf("%3.0f s: %.1f MiB resident, %.0f goroutines, %.1f CPU s, %.0f streams, %.0f bytes held, %.0f blocks", s.at.Seconds(), s.resident/(1<<20),
-		s.goroutines, s.cpu, s.openStreams, s.heldBytes, s.indexBlocks)
+	return fmt.Sprintf("%3.0f s: %.0f requests open, %.1f MiB resident, %.0f goroutines, %.1f CPU s, %.0f streams, %.0f bytes held, %.0f blocks", s.at.Seconds(), s.requests,
+		s.resident/(1<<20), s.goroutines, s.cpu, s.openStreams, s.heldBytes, s.indexBlocks)
 }
 
 // soak is a site under load and what was seen of it.
@@ -53,12 +54,11 @@ type soak struct {
 	began  time.Time
 
 	samples []sample
-	open    atomic.Int64 // answers that have begun and not ended
 	done    atomic.Int64
 
 	mu       sync.Mutex
 	failures []string
-	ttft     []time.Duration
+	ttft     []time.Duration // of the present load
 }
 
 // TestSoak holds 500 streams for a minute, then 2,000 long answers open at the same time. Nothing fails, nothing of Envoy's is
@@ -66,7 +66,7 @@ type soak struct {
 func TestSoak(t *testing.T) {
 	raiseFileLimit(t)
 	// The cache of token ids is small enough to fill at once, so that growth is a leak.
-	s := &soak{t: t, began: time.Now(), site: startSite(t, envoyNewest, lab.SiteOptions{
+	s := &soak{t: t, site: startSite(t, envoyNewest, lab.SiteOptions{
 		Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 4, Args: patient}},
 		RouterConfig: "tokenize: {cache: 4MiB}",
 	})}
@@ -74,17 +74,20 @@ func TestSoak(t *testing.T) {
 	s.client.HTTP = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: soakOpen + soakStreams}}
 	defer s.client.Close()
 
+	s.began = time.Now()
 	base := s.sample()
 	streamed := s.streams()
 	middle := s.sample()
-	s.report("after 500 streams", base, middle)
+	s.report(fmt.Sprintf("%d streams", soakStreams), base)
 	opened := s.longAnswers()
+	s.report(fmt.Sprintf("%d long answers", soakOpen), middle)
 	eventually(t, "the router holds nothing", func() bool {
 		last := s.sample()
 		return last.openStreams == 0 && last.heldBytes == 0 && last.tokenizeFlight == 0 && last.goroutines <= base.goroutines+30
 	})
-	end := s.samples[len(s.samples)-1]
-	s.report("at the end", base, end)
+	for i := 0; i < len(s.samples); i += max(1, len(s.samples)/12) {
+		t.Log(s.samples[i])
+	}
 
 	if len(s.failures) > 0 {
 		t.Errorf("%d of %d requests failed, such as\n%s", len(s.failures), s.done.Load(), strings.Join(s.failures[:min(len(s.failures), 5)], "\n"))
@@ -149,15 +152,12 @@ func (s *soak) longAnswers() int {
 			if !s.wait(time.Duration(c) * 10 * time.Millisecond) {
 				return
 			}
-			s.open.Add(1)
-			defer s.open.Add(-1)
 			s.chat([]lab.Message{tenantPrompt(c % 20), {Role: "user", Content: prose(rng, 40)}}, 450)
 		})
 	}
 	var held []sample
 	s.sampleUntil(&wg, func(last sample) {
-		active := need(s.t, s.site.EnvoyAdmin+"/stats/prometheus?filter=downstream_rq_active", "envoy_http_downstream_rq_active", `envoy_http_conn_manager_prefix="kvsteer"`)
-		if active >= soakOpen {
+		if last.requests >= soakOpen {
 			held = append(held, last)
 		}
 	})
@@ -227,31 +227,41 @@ func (s *soak) sampleUntil(wg *sync.WaitGroup, each ...func(sample)) {
 	}
 }
 
-// sample reads the router's process.
+// sample takes a sample.
 func (s *soak) sample() sample {
-	page := s.site.RouterAdmin + "/metrics"
+	page, err := lab.ReadMetrics(s.t.Context(), s.site.RouterAdmin+"/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	read := func(name string) float64 {
+		v, err := page.Sum(name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return v
+	}
 	v := sample{
-		at: time.Since(s.began), resident: need(s.t, page, "process_resident_memory_bytes"), goroutines: need(s.t, page, "go_goroutines"),
-		cpu: need(s.t, page, "process_cpu_seconds_total"), openStreams: need(s.t, page, "kvsteer_extproc_open_streams"),
-		heldBytes: need(s.t, page, "kvsteer_extproc_held_bytes"), indexBlocks: need(s.t, page, "kvsteer_index_blocks"),
-		tokenizeFlight: need(s.t, page, "kvsteer_tokenize_in_flight"),
+		at:       time.Since(s.began),
+		requests: need(s.t, s.site.EnvoyAdmin+"/stats/prometheus?filter=downstream_rq_active", "envoy_http_downstream_rq_active", `envoy_http_conn_manager_prefix="kvsteer"`),
+		resident: read("process_resident_memory_bytes"), goroutines: read("go_goroutines"),
+		cpu: read("process_cpu_seconds_total"), openStreams: read("kvsteer_extproc_open_streams"), heldBytes: read("kvsteer_extproc_held_bytes"),
+		indexBlocks: read("kvsteer_index_blocks"), tokenizeFlight: read("kvsteer_tokenize_in_flight"),
 	}
 	s.samples = append(s.samples, v)
 	return v
 }
 
-func (s *soak) report(when string, base, now sample) {
+// report shows one load, from the sample before it to the last one.
+func (s *soak) report(what string, before sample) {
+	now := s.samples[len(s.samples)-1]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.Sort(s.ttft)
-	seconds := (now.at - base.at).Seconds()
-	s.t.Logf("%s: %d requests in %.0f s (%.0f/s), %d failed; TTFT p50 %v p99 %v; router %.1f CPU s (%.2f ms per request)", when, len(s.ttft), seconds,
-		float64(len(s.ttft))/seconds, len(s.failures), s.ttft[len(s.ttft)/2].Round(time.Millisecond), s.ttft[len(s.ttft)*99/100].Round(time.Millisecond),
-		now.cpu-base.cpu, 1000*(now.cpu-base.cpu)/float64(len(s.ttft)))
-	for i := 0; i < len(s.samples); i += max(1, len(s.samples)/10) {
-		s.t.Logf("  %v", s.samples[i])
-	}
-	s.t.Logf("  %v", now)
+	n := len(s.ttft)
+	seconds, cpu := (now.at - before.at).Seconds(), now.cpu-before.cpu
+	s.t.Logf("%s: %d requests in %.0f s (%.0f/s); TTFT p50 %v p99 %v; router %.1f CPU s (%.2f ms per request); %d failures so far", what, n, seconds,
+		float64(n)/seconds, s.ttft[n/2].Round(time.Millisecond), s.ttft[n*99/100].Round(time.Millisecond), cpu, 1000*cpu/float64(n), len(s.failures))
+	s.ttft = nil
 }
 
 // checkLog looks at each request as Envoy saw it.

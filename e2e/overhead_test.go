@@ -4,10 +4,12 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,38 +18,57 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/enginesim"
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
 // TestSoakOverhead reports what routing a prompt of token ids adds to a request, over an external-processing server that does nothing.
-// Two Envoys with the same configuration stand before the same engines, one asks kvsteer and the other one nothing; requests of 32 KB go
-// to them in turn, one at a time. Times depend on the machine and are not judged; that each prompt was matched is.
+// Two Envoys with the same configuration stand before the same upstreams, one asks kvsteer and the other one nothing; requests of 32 KB
+// go to them in turn, one at a time. The upstreams answer at once; engines beside them only tell the router of the blocks. Times depend on
+// the machine and are not judged; that each prompt was matched is.
 func TestSoakOverhead(t *testing.T) {
-	const rounds, warm, size, prompts = 3000, 300, 32 << 10, 16
-	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{{
-		Name: "chat", Model: "sim", Engines: 2,
-		Args: []string{"--block-size", "16", "--blocks", "65536", "--prefill-rate", "0", "--decode-rate", "0", "--chunk-interval", "0"},
-	}}})
-	var engines []string
-	for _, e := range site.Engines {
-		engines = append(engines, e.Address)
-	}
-	idle := startSite(t, envoyNewest, lab.SiteOptions{
-		Pools: []lab.PoolOptions{{Name: "chat", Model: "sim", Endpoints: engines}}, ExtProc: "unix:" + startNothing(t),
-	})
-
+	const rounds, warm, size, prompts, upstreams = 3000, 300, 32 << 10, 16, 2
 	bodies := make([][]byte, prompts)
 	rng := rand.New(rand.NewPCG(31, 1))
 	for i := range bodies {
 		bodies[i] = tokenBody(rng, size)
 	}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+
+	ports, err := lab.FreePorts(upstreams)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := lab.PoolOptions{Name: "chat", Model: "sim"}
+	for _, port := range ports {
+		pool.Endpoints = append(pool.Endpoints, startUpstream(t))
+		pool.Events = append(pool.Events, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{pool}})
+	page := site.RouterAdmin + "/metrics"
+	var engines []string
+	for _, events := range pool.Events {
+		engines = append(engines, startEngine(t, events))
+	}
+	eventually(t, "the engines are connected", func() bool { return need(t, page, "kvsteer_subscriber_connected") == upstreams })
+	for _, address := range engines {
+		for _, body := range bodies {
+			complete(t, client, "http://"+address, body)
+		}
+	}
+	blocks := need(t, "http://"+engines[0]+"/metrics", "vllm:prompt_tokens_total") / 16 * upstreams
+	eventually(t, "the router knows the blocks", func() bool {
+		return need(t, page, "kvsteer_router_endpoint_blocks", `tier="device"`) >= blocks-upstreams*prompts
+	})
+	pool.Events = nil
+	idle := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{pool}, ExtProc: "unix:" + startNothing(t)})
+
 	arms := []struct {
 		name  string
 		site  *lab.Site
 		times []time.Duration
 	}{{name: "kvsteer", site: site}, {name: "nothing", site: idle}}
-	client := &http.Client{Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
 	for n := range warm + rounds {
 		for k := range arms {
 			arm := &arms[(n+k)%len(arms)]
@@ -70,7 +91,6 @@ func TestSoakOverhead(t *testing.T) {
 	report(t, "added by kvsteer, pair by pair", added)
 	ours, theirs := arms[0].times[rounds/2], arms[1].times[rounds/2] // sorted by report
 	t.Logf("body of %d bytes, %d requests each, in turn: difference of the medians %v (%.3f×)", size, rounds, ours-theirs, float64(ours)/float64(theirs))
-	page := site.RouterAdmin + "/metrics"
 	for _, stage := range []string{"parse", "fingerprint", "match", "score", "total"} {
 		label := fmt.Sprintf("stage=%q", stage)
 		mean := need(t, page, "kvsteer_router_stage_seconds_sum", label) / need(t, page, "kvsteer_router_stage_seconds_count", label)
@@ -101,6 +121,45 @@ func report(t *testing.T, name string, times []time.Duration) {
 	slices.Sort(times)
 	at := func(percent int) time.Duration { return times[len(times)*percent/100].Round(time.Microsecond) }
 	t.Logf("%s: p10 %v p50 %v p90 %v", name, at(10), at(50), at(90))
+}
+
+// startUpstream starts a server that answers every request at once and returns its address.
+func startUpstream(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the client sees what went wrong
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// startEngine starts an engine that tells the router of its blocks and returns its own address.
+func startEngine(t *testing.T, events string) string {
+	t.Helper()
+	engine, err := enginesim.New(enginesim.Options{
+		Models: []string{"sim"}, BlockSize: 16, Blocks: 65_536, Events: enginesim.Events{Connect: "tcp://" + events},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- engine.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("engine: %v", err)
+		}
+	})
+	select {
+	case <-engine.Ready():
+		return engine.Addr()
+	case err := <-ended:
+		ended <- nil
+		t.Fatalf("engine: %v", err)
+		return ""
+	}
 }
 
 // startNothing starts the server that does nothing and returns its socket.

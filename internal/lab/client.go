@@ -26,6 +26,9 @@ type ChatRequest struct {
 	MaxTokens int       `json:"max_tokens"`
 	Salt      string    `json:"cache_salt,omitempty"`
 
+	Temperature float64 `json:"temperature"` // 0 makes a real engine's answer repeatable
+	IgnoreEOS   bool    `json:"ignore_eos,omitempty"`
+
 	Host   string            `json:"-"` // Host header, "" for the URL's
 	Path   string            `json:"-"` // default /v1/chat/completions
 	Header map[string]string `json:"-"`

@@ -2,7 +2,9 @@ package openai
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,6 +87,7 @@ var bodies = []struct {
 	{"list of one text", completions, `{"model":"m","prompt":["p"]}`, ""},
 	{"list of one list", completions, `{"model":"m","prompt":[ [1, 2] ]}`, ""},
 	{"tokens", completions, `{"model":"m","prompt":[0, 1,4294967295 , 7]}`, ""},
+	{"tokens of all lengths", completions, `{"model":"m","prompt":[0,12,345,6789,12345,678901,2345678,90123456,789012345,4294967295,1, 2,3 ,4,0, 0,9999999,10000000,5]}`, ""},
 	{"special tokens", completions, `{"model":"m","prompt":"p","add_special_tokens":false}`, ""},
 	{"escaped keys", completions, `{"mod\u0065l":"\u006d","pr\u006Fmpt":"p","cache\u005fsalt":"\n"}`, ""},
 	{"last key counts", completions, `{"model":"a","prompt":["p","q"],"model":"m","prompt":[1],"suffix":"x","suffix":null,"prompt_embeds":1,"prompt_embeds":null}`, ""},
@@ -116,6 +119,8 @@ var bodies = []struct {
 	{"single quotes", chats, `{'model':'m'}`, ReasonNotJSON},
 	{"nan", chats, `{"model":"m","messages":[{}],"temperature":NaN}`, ReasonNotJSON},
 	{"leading zero", completions, `{"model":"m","prompt":[01]}`, ReasonNotJSON},
+	{"leading zero in a run", completions, `{"model":"m","prompt":[1,2,03,4,5,6,7,8,9]}`, ReasonNotJSON},
+	{"empty element in a run", completions, `{"model":"m","prompt":[1,2,,4,5,6,7,8,9]}`, ReasonNotJSON},
 	{"plus", completions, `{"model":"m","prompt":[1,+2]}`, ReasonNotJSON},
 	{"bare point", completions, `{"model":"m","prompt":[1.]}`, ReasonNotJSON},
 	{"missing colon", completions, `{"model" "m"}`, ReasonNotJSON},
@@ -186,6 +191,9 @@ var bodies = []struct {
 	{"minus zero", completions, `{"model":"m","prompt":[-0]}`, ReasonBadTokens},
 	{"float", completions, `{"model":"m","prompt":[1.0]}`, ReasonBadTokens},
 	{"exponent", completions, `{"model":"m","prompt":[1e2]}`, ReasonBadTokens},
+	{"fraction in a run", completions, `{"model":"m","prompt":[1,2,3.0,4,5,6,7,8,9]}`, ReasonBadTokens},
+	{"negative in a run", completions, `{"model":"m","prompt":[1,2,-3,4,5,6,7,8,9]}`, ReasonBadTokens},
+	{"2^32 in a run", completions, `{"model":"m","prompt":[1,2,4294967296,4,5,6,7,8,9]}`, ReasonBadTokens},
 	{"2^32", completions, `{"model":"m","prompt":[4294967296]}`, ReasonBadTokens},
 	{"thirty digits", completions, `{"model":"m","prompt":[123456789012345678901234567890]}`, ReasonBadTokens},
 	{"bool among tokens", completions, `{"model":"m","prompt":[1,true]}`, ReasonBadTokens},
@@ -353,7 +361,13 @@ func BenchmarkParse(b *testing.B) {
 			}
 		})
 	}
-	body := []byte(`{"model":"tiny","prompt":[` + strings.Repeat("12345,", 32_767) + `1]}`)
+	// Ids of a vocabulary of 150,000, as a tokenizer gives them: one to six digits.
+	body := []byte(`{"model":"tiny","prompt":[`)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 32_767 {
+		body = append(strconv.AppendInt(body, int64(rng.IntN(150_000)), 10), ',')
+	}
+	body = append(body, "1]}"...)
 	b.Run("tokens=32768", func(b *testing.B) {
 		b.ReportAllocs()
 		b.SetBytes(int64(len(body)))

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// envoyConfig is what kvsteer envoy prints for the site: the shipped configuration, with the access log in a file.
-func (l *Lab) envoyConfig(s *Site) ([]byte, error) {
-	argv := []string{"envoy", "--config", s.Config, "--access-log", s.AccessLog}
+// envoyConfig is what kvsteer envoy prints for a configuration of the site: what is shipped, with the access log in a file.
+func (l *Lab) envoyConfig(s *Site, config string) ([]byte, error) {
+	argv := []string{"envoy", "--config", config, "--access-log", s.AccessLog}
 	if s.opt.EnvoyVersion != "" {
 		argv = append(argv, "--envoy-version", s.opt.EnvoyVersion)
 	}

@@ -17,11 +17,12 @@ const startTimeout = 30 * time.Second
 type SiteOptions struct {
 	Name         string // prefix of file and process names, "" for the only site
 	Pools        []PoolOptions
-	BasePort     int               // first of the site's ports; 0 picks free ones
-	EnvoyVersion string            // passed to kvsteer envoy; "" prints the layout for unknown versions
-	RouterConfig string            // further top-level lines of the router's configuration
-	RouterEnv    map[string]string // not inherited further
-	RoundRobin   bool              // no router: Envoy alone spreads the requests round robin
+	BasePort     int    // first of the site's ports; 0 picks free ones
+	EnvoyVersion string // passed to kvsteer envoy; "" prints the layout for unknown versions
+	RouterConfig string // further top-level lines of the router's configuration
+	EnvoyConfig  string // further keys of its envoy section, such as "message_timeout: 5s"
+	RoundRobin   bool   // no router: Envoy alone spreads the requests round robin
+	ExtProc      string // where Envoy asks instead of at the router, ip:port or unix:PATH; "" for the router itself
 }
 
 // PoolOptions describes the engines of one pool.
@@ -33,6 +34,8 @@ type PoolOptions struct {
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
 	Relay   bool     // the engines connect through a Relay; not with Dial
+
+	Endpoints []string // ip:port of further engines, without events, that the lab does not start
 }
 
 // Site is a running site.
@@ -40,6 +43,7 @@ type Site struct {
 	URL         string // where clients send their requests
 	EnvoyAdmin  string // URL
 	RouterAdmin string // URL, "" without a router
+	RouterAddr  string // where the router serves ext_proc, unix:PATH
 	AccessLog   string // path of Envoy's access log
 	Config      string // path of the router's configuration
 	Engines     []*Engine
@@ -82,7 +86,9 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 	}
 	next := func() int { p := ports[0]; ports = ports[1:]; return p }
 	address := func() string { return fmt.Sprintf("127.0.0.1:%d", next()) }
-	s := &Site{lab: l, opt: o, AccessLog: l.file(o, "access.log"), Config: l.file(o, "kvsteer.yaml")}
+	s := &Site{
+		lab: l, opt: o, AccessLog: l.file(o, "access.log"), Config: l.file(o, "kvsteer.yaml"), RouterAddr: "unix:" + l.socket(o),
+	}
 	envoyListen, envoyAdmin, routerAdmin := address(), address(), address()
 	s.URL, s.EnvoyAdmin = "http://"+envoyListen, "http://"+envoyAdmin
 	var pools strings.Builder
@@ -112,15 +118,18 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 			}
 			s.Engines = append(s.Engines, e)
 		}
+		for _, a := range p.Endpoints {
+			fmt.Fprintf(&pools, "  - address: %s\n", a)
+		}
 	}
 	for _, e := range s.Engines {
 		if err := e.untilHealthy(ctx); err != nil {
 			return nil, err
 		}
 	}
-	config := fmt.Sprintf("listen: unix:%s\nadmin: %s\n%s\nenvoy: {listen: %q, admin: %q}\npools:\n%s",
-		l.socket(o), routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, pools.String())
-	if err := os.WriteFile(s.Config, []byte(config), 0o644); err != nil {
+	config := fmt.Sprintf("admin: %s\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
+		routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, o.EnvoyConfig, pools.String())
+	if err := os.WriteFile(s.Config, fmt.Appendf(nil, "listen: %s\n%s", s.RouterAddr, config), 0o644); err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
 	var envoyConfig []byte
@@ -131,7 +140,14 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		if err := s.StartRouter(ctx); err != nil {
 			return nil, err
 		}
-		if envoyConfig, err = l.envoyConfig(s); err != nil {
+		asked := s.Config
+		if o.ExtProc != "" {
+			asked = l.file(o, "asked.yaml")
+			if err := os.WriteFile(asked, fmt.Appendf(nil, "listen: %s\n%s", o.ExtProc, config), 0o644); err != nil {
+				return nil, fmt.Errorf("write configuration: %w", err)
+			}
+		}
+		if envoyConfig, err = l.envoyConfig(s, asked); err != nil {
 			return nil, err
 		}
 	}

@@ -100,6 +100,7 @@ func startSite(t *testing.T, release string, o lab.SiteOptions) *lab.Site {
 	}
 	t.Cleanup(func() {
 		l.Close()
+		requireSound(t, dir)
 		if t.Failed() {
 			logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
 			for _, path := range logs {
@@ -120,6 +121,26 @@ func startSite(t *testing.T, release string, o lab.SiteOptions) *lab.Site {
 		t.Fatal(err)
 	}
 	return site
+}
+
+// requireSound looks for crashes and data races in the logs of the processes in dir, which would otherwise pass for a restart.
+func requireSound(t *testing.T, dir string) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(logs) == 0 {
+		t.Errorf("no logs in %s: %v", dir, err)
+	}
+	for _, path := range logs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, sign := range []string{"WARNING: DATA RACE", "\npanic: ", "fatal error: ", "level=ERROR", "][critical]["} {
+			if at := strings.Index(string(text), sign); at >= 0 {
+				t.Errorf("%s: %.4000s", filepath.Base(path), text[at:])
+			}
+		}
+	}
 }
 
 // eventually polls a condition, for at most a time that no healthy run comes near.

@@ -286,8 +286,19 @@ func TestBodyLimit(t *testing.T) {
 		o := site.onePool()
 		o.MaxBody = 2 << 20
 		p := startEnvoy(t, s, o)
-		p.want(t, call{body: make([]byte, 2<<20)}, 200, "chat")
-		p.want(t, call{body: make([]byte, 2<<20+1)}, 413, "Payload Too Large")
+		limited := func() {
+			t.Helper()
+			p.want(t, call{body: make([]byte, 2<<20)}, 200, "chat")
+			p.want(t, call{body: make([]byte, 2<<20+1)}, 413, "Payload Too Large")
+			p.want(t, call{body: make([]byte, 2<<20+1), path: "/metrics"}, 404, "not routed")
+		}
+		limited()
+		// A router that decides without the body keeps nothing in Envoy from passing it on, nor does one that is not there.
+		site.router.decide(site.chat2.addr, "")
+		site.router.blind.Store(true)
+		limited()
+		site.router.grpc.Stop()
+		limited()
 	})
 }
 

@@ -47,6 +47,12 @@
 // are routed unless Options.AllPaths is set; all else is answered with 404. The model list goes to any endpoint of the pool, without a
 // decision. What Envoy answers by itself has the form of an OpenAI error object.
 //
+// # Bodies
+//
+// A buffer filter before the router's holds each request until its body is there, and answers 413 beyond Options.MaxBody. The limit of
+// the virtual host alone would not: it stands only while some filter waits for the body, which is not so when the router is down or
+// decides without it. So a slow upload costs the router nothing, and a retry always has the whole body.
+//
 // # Access log
 //
 // One JSON object per request with Envoy's view (code, flags, details, attempts, cluster, upstream) beside the decision

@@ -79,9 +79,10 @@ func (e *engine) requests() []seen {
 
 // stub is an external-processing server that gives one decision to everybody.
 type stub struct {
-	addr string
-	grpc *grpc.Server
-	hang atomic.Bool
+	addr  string
+	grpc  *grpc.Server
+	hang  atomic.Bool
+	blind atomic.Bool // decides by the headers and ends the stream
 
 	mu      sync.Mutex
 	target  string
@@ -148,7 +149,7 @@ func (s *stub) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 			s.headers = append(s.headers, all)
 			s.mu.Unlock()
 			reply := &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}
-			if v.RequestHeaders.EndOfStream {
+			if v.RequestHeaders.EndOfStream || s.blind.Load() {
 				reply.RequestHeaders.Response = s.response()
 				return stream.Send(s.decorate(&extprocv3.ProcessingResponse{Response: reply}))
 			}

@@ -7,6 +7,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	streamlogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	movev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -15,10 +16,12 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 const (
 	filterHTTP    = "envoy.filters.network.http_connection_manager"
+	filterBuffer  = "envoy.filters.http.buffer"
 	filterExtProc = "envoy.filters.http.ext_proc"
 	filterMove    = "envoy.filters.http.header_to_metadata"
 	filterRouter  = "envoy.filters.http.router"
@@ -63,7 +66,10 @@ func (b *builder) httpFilters() []*hcmv3.HttpFilter {
 	filter := func(name string, config proto.Message) *hcmv3.HttpFilter {
 		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(config)}}
 	}
-	fs := []*hcmv3.HttpFilter{filter(filterExtProc, b.extProc())}
+	fs := []*hcmv3.HttpFilter{
+		filter(filterBuffer, &bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(uint32(b.MaxBody))}),
+		filter(filterExtProc, b.extProc()),
+	}
 	if b.layout == LayoutComposite {
 		fs = append(fs, filter(filterMove, b.moveTargets()))
 	}

@@ -27,6 +27,8 @@ func (b *builder) notes() []note {
 			"nor steer Envoy's retries and timeouts."},
 		{where: "typed_config access_log", text: "One JSON line per request: Envoy's view beside the router's decision. Nothing in it comes from a body."},
 		{where: "typed_config local_reply_config", text: "What Envoy answers by itself has the shape of OpenAI errors."},
+		{where: "http_filters " + filterBuffer, text: "Larger bodies are answered with 413, whether or not the router reads them; the router is asked when the whole body is " +
+			"here, and a retry has all of it."},
 		{where: "http_filters " + filterExtProc, text: "Asks the router for each request."},
 		{where: "typed_config failure_mode_allow", text: "Fail open: with the router down, slow or wrong the request goes on to the fallback."},
 		{where: "typed_config message_timeout", text: "How long the router may take; its own budget must be smaller."},
@@ -35,7 +37,7 @@ func (b *builder) notes() []note {
 		{where: "typed_config forward_rules", text: "Credentials stay out of the router."},
 		{where: "typed_config metadata_options", text: "Lets the decision into dynamic metadata, for the access log."},
 		{where: "route_config ignore_port_in_host_matching", text: "A client may name the port beside the host."},
-		{where: "request_body_buffer_limit", text: "Larger bodies are answered with 413."},
+		{where: "request_body_buffer_limit", text: "Room for the whole body, as the buffer filter has it: the default is 1 MiB."},
 		{where: "route timeout", text: "The default would cut every answer after 15 s."},
 		{where: "route retry_policy", text: "Only failures before an engine has seen the request, so that no prompt is computed twice. " +
 			"A composite cluster tries its next member at each attempt, a fallback another endpoint."},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -116,7 +117,7 @@ func (b *builder) refusedRoute() *routev3.Route {
 			Body: inline("this path is not routed to engines: only inference paths and GET " + modelsPath + " are, because engines serve " +
 				"their management on the same port (kvsteer envoy --all-paths routes everything)"),
 		}},
-		TypedPerFilterConfig: b.withoutRouter(),
+		TypedPerFilterConfig: b.withoutBody(),
 	}
 }
 
@@ -168,6 +169,13 @@ func headerEquals(name string, m *matcherv3.StringMatcher) *routev3.HeaderMatche
 
 func regexPath(prefix string, paths []string) *routev3.RouteMatch_SafeRegex {
 	return &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: pathRegex(prefix, paths)}}
+}
+
+// withoutBody keeps a route's requests from the router and answers them before their body is there.
+func (b *builder) withoutBody() map[string]*anypb.Any {
+	c := b.withoutRouter()
+	c[filterBuffer] = b.pack(&bufferv3.BufferPerRoute{Override: &bufferv3.BufferPerRoute_Disabled{Disabled: true}})
+	return c
 }
 
 // withoutRouter keeps a route's requests from the router.

@@ -11,10 +11,14 @@ import (
 	"github.com/kvsteer/kvsteer/internal/demo"
 )
 
+// maxConversations keeps the demo within the time that it takes at most.
+const maxConversations = 100
+
 type demoCmd struct {
 	Envoy string `help:"Envoy binary; default: $ENVOY, else envoy on PATH." env:"ENVOY" placeholder:"PATH"`
 	Port  int    `help:"First of the loopback ports used." default:"18080"`
 	JSON  string `name:"json" help:"Also write the figures to this file." placeholder:"FILE"`
+	Size  int    `name:"conversations" help:"Conversations sent through each arm; fewer end sooner and show less." default:"72" placeholder:"N"`
 	Keep  bool   `help:"After the table, leave everything running until Ctrl-C and print the URLs."`
 }
 
@@ -22,6 +26,9 @@ type demoCmd struct {
 func (c *demoCmd) Run(ctx context.Context, out io.Writer) error {
 	if c.Port < 1024 || c.Port > 65000 {
 		return fmt.Errorf("--port %d is not in the range 1024 to 65000", c.Port)
+	}
+	if c.Size < 1 || c.Size > maxConversations {
+		return fmt.Errorf("--conversations %d is not in the range 1 to %d", c.Size, maxConversations)
 	}
 	if c.Envoy == "" {
 		path, err := exec.LookPath("envoy")
@@ -34,5 +41,5 @@ func (c *demoCmd) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("find the kvsteer binary: %w", err)
 	}
-	return demo.Run(ctx, demo.Options{Kvsteer: self, Envoy: c.Envoy, Port: c.Port, JSON: c.JSON, Keep: c.Keep, Out: out})
+	return demo.Run(ctx, demo.Options{Kvsteer: self, Envoy: c.Envoy, Port: c.Port, JSON: c.JSON, Size: c.Size, Keep: c.Keep, Out: out})
 }

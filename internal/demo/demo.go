@@ -18,6 +18,7 @@ type Options struct {
 	Envoy   string    // an Envoy binary, 1.37 or newer
 	Port    int       // first of the ports used
 	JSON    string    // file for the figures, "" for none
+	Size    int       // conversations per arm, 0 for the default of 72
 	Keep    bool      // after the table, leave the steered site running until ctx ends
 	Out     io.Writer // what people read
 }
@@ -31,7 +32,7 @@ const (
 // engineArgs make the simulated engines behave like a mid-size model on one accelerator, scaled so that a demo stays short.
 var engineArgs = []string{"--block-size", "16", "--blocks", "4096", "--prefill-rate", "6000", "--decode-rate", "120"}
 
-// Run shows both arms and returns nil when the table was printed. When ctx ends first it returns its cause; no process is left
+// Run shows both arms and returns nil when the table was printed. When ctx ends first it returns ctx.Err(); no process is left
 // in any case.
 func Run(ctx context.Context, o Options) error {
 	version, err := lab.EnvoyVersion(ctx, o.Envoy)
@@ -43,14 +44,18 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("make a folder for the demo: %w", err)
 	}
 	l, err := lab.New(lab.Options{Kvsteer: o.Kvsteer, Envoy: o.Envoy, Dir: dir})
-	if err != nil {
-		_ = os.RemoveAll(dir)
-		return err
+	if err == nil {
+		err = run(ctx, l, o, version, dir)
+		l.Close()
 	}
-	err = run(ctx, l, o, version, dir)
-	l.Close()
-	if err == nil || errors.Is(err, context.Canceled) {
+	switch {
+	case err == nil:
 		_ = os.RemoveAll(dir)
+		return nil
+	case ctx.Err() != nil:
+		_ = os.RemoveAll(dir)
+		return ctx.Err()
+	case os.Remove(dir) == nil: // empty: nothing was started, so there is nothing to look at
 		return err
 	}
 	return fmt.Errorf("%w\nlogs and configurations are kept in %s", err, dir)
@@ -60,7 +65,7 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 	pools := []lab.PoolOptions{{Name: "chat", Model: model, Engines: engines, Args: engineArgs}}
 	steered := lab.SiteOptions{Name: "kvsteer", Pools: pools, BasePort: o.Port, EnvoyVersion: version}
 	plain := lab.SiteOptions{Name: "round-robin", Pools: pools, BasePort: o.Port + steered.Ports(), RoundRobin: true}
-	workload := defaultWorkload
+	workload := defaultWorkload.sized(o.Size)
 	script := workload.script()
 	total := workload.requests()
 	fmt.Fprintf(o.Out, "kvsteer demo: %d simulated engines behind Envoy %s; %d requests in %d conversations of %d tenants, sent twice\n",

@@ -42,6 +42,15 @@ type turn struct {
 	think  time.Duration // before the turn, after the previous answer
 }
 
+// sized is w with so many conversations that begin at the same rate; 0 leaves it as it is.
+func (w Workload) sized(conversations int) Workload {
+	if conversations > 0 {
+		w.Span = w.Span * time.Duration(conversations) / time.Duration(w.Conversations)
+		w.Conversations = conversations
+	}
+	return w
+}
+
 // script draws the whole workload.
 func (w Workload) script() []conversation {
 	rng := rand.New(rand.NewPCG(w.Seed, 0x6b76))

@@ -1,7 +1,7 @@
 // Package lab runs a whole kvsteer site on loopback as child processes: simulated engines, routers and real Envoys. The demo
 // shows one to people, the end-to-end tests break one on purpose.
 //
-// A Lab owns every process it starts. Close ends them in reverse order, and on Linux the kernel ends them when the lab's own
+// A Lab owns every process it starts. Close ends them all at once, and on Linux the kernel ends them when the lab's own
 // process dies without closing, so that nothing is left behind in either case.
 //
 //	l, err := lab.New(lab.Options{Kvsteer: "bin/kvsteer", Envoy: "/usr/bin/envoy", Dir: dir})

@@ -43,15 +43,17 @@ func New(o Options) (*Lab, error) {
 	return &Lab{opt: o, spawn: newSpawner()}, nil
 }
 
-// Close stops every process, the last started first, and returns when all have ended.
+// Close stops all processes at the same time, so that it takes as long as the slowest of them, and returns when all have ended.
 func (l *Lab) Close() {
 	l.mu.Lock()
 	l.closed = true
 	processes, relays := l.processes, l.relays
 	l.mu.Unlock()
-	for i := len(processes) - 1; i >= 0; i-- {
-		processes[i].Stop()
+	var wg sync.WaitGroup
+	for _, p := range processes {
+		wg.Go(p.Stop)
 	}
+	wg.Wait()
 	for _, r := range relays {
 		r.close()
 	}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"kvsteer": main}) }
+
+// TestScript runs the sessions in testdata/script. Beside testscript's own commands they have:
+//
+//	exits CODE COMMAND ARG…   runs a command to its end and wants this exit status
+//	port free NAME…           sets variables to TCP ports of loopback that nobody uses
+//	port taken NAME…          the same, with a server on each until the script ends
+//	socket stale PATH         leaves a Unix socket whose server is gone
+//	socket served PATH        leaves one with a server, until the script ends
+//	expand FILE…              puts variables' values into files
+//	answers STATUS URL        waits until a GET of URL has this status
+//	sigterm COMMAND           sends SIGTERM to the kvsteer COMMAND that runs in the background
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "port": port, "socket": socket, "expand": expand, "answers": answers, "sigterm": sigterm,
+		},
+		Setup: func(e *testscript.Env) error {
+			path, err := exec.LookPath("kvsteer")
+			e.Setenv("KVSTEER", path) // for scripts that change PATH
+			return err
+		},
+		RequireExplicitExec: true,
+	})
+}
+
+func use(ts *testscript.TestScript, neg bool, args []string, least int, usage string) {
+	if neg || len(args) < least {
+		ts.Fatalf("usage: %s", usage)
+	}
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 2, "exits CODE COMMAND ARG…")
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit := new(exec.ExitError)
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+func port(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 2, "port free|taken NAME…")
+	for _, name := range args[1:] {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		ts.Check(err)
+		ts.Defer(func() { l.Close() })
+		ts.Setenv(name, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		if args[0] == "free" {
+			l.Close()
+		}
+	}
+}
+
+func socket(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 2, "socket stale|served PATH")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: ts.MkAbs(args[1])})
+	ts.Check(err)
+	if args[0] == "stale" {
+		l.SetUnlinkOnClose(false)
+		l.Close()
+		return
+	}
+	ts.Defer(func() { l.Close() })
+}
+
+func expand(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 1, "expand FILE…")
+	for _, name := range args {
+		text := os.Expand(ts.ReadFile(name), ts.Getenv)
+		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(text), 0o644))
+	}
+}
+
+func answers(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 2, "answers STATUS URL")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	last := "no answer"
+	for last != args[0] {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, args[1], nil)
+		ts.Check(err)
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			last = fmt.Sprint(resp.StatusCode)
+			resp.Body.Close()
+		}
+		select {
+		case <-ctx.Done():
+			ts.Fatalf("GET %s: %s, want %s", args[1], last, args[0])
+		case <-tick.C:
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func sigterm(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 1, "sigterm COMMAND")
+	for _, cmd := range ts.BackgroundCmds() {
+		if len(cmd.Args) > 1 && cmd.Args[1] == args[0] {
+			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
+			return
+		}
+	}
+	ts.Fatalf("no %s runs in the background", args[0])
+}

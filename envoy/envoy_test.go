@@ -59,7 +59,7 @@ func TestEnvoyAccepts(t *testing.T) {
 			t.Fatalf("no golden files of layout %s: %v", s.layout, err)
 		}
 		if s.layout == LayoutComposite {
-			files = append(files, "testdata/existing.yaml")
+			files = append(files, "../examples/existing-envoy/envoy.yaml")
 		}
 		path := binary(t, s.version)
 		for _, f := range files {

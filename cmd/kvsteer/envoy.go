@@ -15,6 +15,7 @@ type envoyCmd struct {
 	Config       string `help:"kvsteer's configuration file." required:"" placeholder:"FILE" type:"path"`
 	EnvoyVersion string `help:"Release of the Envoy that will read it, such as 1.40.0; default: envoy.version of the configuration, else the layout for 1.37 and newer." placeholder:"VERSION"`
 	AccessLog    string `help:"Access log file; default: Envoy's standard output." placeholder:"FILE" type:"path"`
+	AllPaths     bool   `help:"Route every path to the engines, as envoy.all_paths: true in the configuration does. Engines serve metrics and administration on the same port."`
 	Balance      string `help:"How Envoy spreads requests that come without a decision: least_request or round_robin." enum:"least_request,round_robin" default:"least_request"`
 }
 
@@ -35,7 +36,7 @@ func (c *envoyCmd) Run(out io.Writer) error {
 func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 	o := envoy.Options{
 		Router: cfg.Listen, Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, Version: c.EnvoyVersion,
-		MessageTimeout: cfg.Envoy.MessageTimeout.Std(), MaxBody: cfg.Limits.Body.Bytes(), AllPaths: cfg.Envoy.AllPaths,
+		MessageTimeout: cfg.Envoy.MessageTimeout.Std(), MaxBody: cfg.Limits.Body.Bytes(), AllPaths: cfg.Envoy.AllPaths || c.AllPaths,
 		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance),
 	}
 	if o.Version == "" {

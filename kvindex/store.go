@@ -9,63 +9,44 @@ const (
 // Store adds s to the holders of keys on one tier, one key after the other: a key's parent stands before it or is held
 // already. A key that s holds already stays as it is. The error is ErrStale or ErrFull; with ErrFull, s holds nothing
 // when Store returns, and is not matched until it is reset.
-func (x *Index) Store(s Slot, t Tier, keys []uint64) error {
-	p, err := x.beginWrite(s)
-	if err != nil {
-		return err
-	}
-	defer p.mu.Unlock()
-	w := writer{x: x, slot: s.index, tier: t}
-	done, stored := 0, int64(0)
-	for done < len(keys) {
-		if done%aheadStep == 0 {
-			x.ahead(keys[done:])
-		}
-		added, ok := w.store(keys[done], len(keys)-done)
-		if !ok {
-			break
-		}
-		if added {
-			stored++
-		}
-		done++
-	}
-	w.flush()
-	p.blocks[t].Add(stored)
-	if done < len(keys) {
-		x.drop(s)
-		err = ErrFull
-	}
-	p.writes.Add(1)
-	return err
-}
+func (x *Index) Store(s Slot, t Tier, keys []uint64) error { return x.write(s, t, keys, true) }
 
 // Remove takes s from the holders of keys on one tier, one key after the other: a key stands before its parent. A key that
 // s does not hold is passed over. The error is ErrStale or ErrFull, as with Store: a block that loses one of its holders
 // may need a set of holders that no other block has.
-func (x *Index) Remove(s Slot, t Tier, keys []uint64) error {
+func (x *Index) Remove(s Slot, t Tier, keys []uint64) error { return x.write(s, t, keys, false) }
+
+func (x *Index) write(s Slot, t Tier, keys []uint64, add bool) error {
 	p, err := x.beginWrite(s)
 	if err != nil {
 		return err
 	}
 	defer p.mu.Unlock()
 	w := writer{x: x, slot: s.index, tier: t}
-	done, removed := 0, int64(0)
+	done, changed := 0, int64(0)
 	for done < len(keys) {
 		if done%aheadStep == 0 {
 			x.ahead(keys[done:])
 		}
-		gone, ok := w.remove(keys[done], len(keys)-done)
+		var change, ok bool
+		if add {
+			change, ok = w.store(keys[done], len(keys)-done)
+		} else {
+			change, ok = w.remove(keys[done], len(keys)-done)
+		}
 		if !ok {
 			break
 		}
-		if gone {
-			removed++
+		if change {
+			changed++
 		}
 		done++
 	}
 	w.flush()
-	p.blocks[t].Add(-removed)
+	if !add {
+		changed = -changed
+	}
+	p.blocks[t].Add(changed)
 	if done < len(keys) {
 		x.drop(s)
 		err = ErrFull

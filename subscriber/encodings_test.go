@@ -104,7 +104,7 @@ func wantPlain(t testing.TB, decoded any) plainEvent {
 // TestEncodings decodes what the event classes of each release produce.
 func TestEncodings(t *testing.T) {
 	cases := 0
-	for _, file := range goldenFiles(t, "testdata/encodings/*.json") {
+	for _, file := range append(goldenFiles(t, "testdata/encodings/*.json"), furtherFiles(t, "encodings/*.json")...) {
 		var encoding struct {
 			Cases []struct {
 				Case    string
@@ -150,7 +150,7 @@ func TestEncodings(t *testing.T) {
 // TestRecordedDecode compares every event that was recorded live with its
 // decoding by Python, those of the data-parallel ranks included.
 func TestRecordedDecode(t *testing.T) {
-	for _, file := range goldenFiles(t, "testdata/events/*/*.json") {
+	for _, file := range append(goldenFiles(t, "testdata/events/*/*.json"), furtherFiles(t, "vllm-*/events/*.json")...) {
 		var r recording
 		readJSON(t, file, &r)
 		messages, decoded := r.Messages, r.Decoded

@@ -69,6 +69,17 @@ func goldenFiles(t testing.TB, pattern string) []string {
 	return files
 }
 
+// furtherFiles are recordings beyond those of the repository, when
+// KVSTEER_GOLDEN names a folder of them.
+func furtherFiles(t testing.TB, pattern string) []string {
+	t.Helper()
+	folder := os.Getenv("KVSTEER_GOLDEN")
+	if folder == "" {
+		return nil
+	}
+	return goldenFiles(t, filepath.Join(folder, pattern))
+}
+
 // readJSON keeps numbers as text: hashes exceed a float64.
 func readJSON(t testing.TB, file string, v any) {
 	t.Helper()

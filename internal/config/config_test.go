@@ -112,6 +112,12 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			`k.yaml:7: pools[1].adapters[1]: "n" stands at pools[1].models[0] already`,
 			`k.yaml:8: pools[1].endpoints[0].address: "10.0.0.1:80" stands at pools[0].endpoints[0].address already`,
 		}},
+		{"bound twice", "listen: 127.0.0.1:9003\nenvoy: {admin: \"127.0.0.1:8080\"}\n" + pool[:len(pool)-len(endpoint)] +
+			"  endpoints:\n  - address: 10.0.0.1:80\n    events: {listen: \"tcp://127.0.0.1:9003\"}\n", []string{
+			`k.yaml:1: listen: "127.0.0.1:9003" stands at admin already`,
+			`k.yaml:2: envoy.admin: "127.0.0.1:8080" stands at envoy.listen already`,
+			`k.yaml:8: pools[0].endpoints[0].events.listen: "127.0.0.1:9003" stands at admin already`,
+		}},
 		{"address of many hosts", pool[:len(pool)-len(endpoint)] + "  endpoints: [{address: \"224.0.0.1:80\"}]\n", []string{
 			`k.yaml:4: pools[0].endpoints[0].address: "224.0.0.1:80" is not ip:port`,
 		}},

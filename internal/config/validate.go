@@ -35,6 +35,34 @@ func (d *decoder) validate(c *Config) {
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
+	d.ports(c)
+}
+
+// ports finds addresses that one process would bind twice. Port 0 is a free one each time. Envoy and the router may live in
+// different containers, so they are not compared.
+func (d *decoder) ports(c *Config) {
+	u := uniques{d: d}
+	bind := func(used map[string]string, path, value string) {
+		if addr, err := netip.ParseAddrPort(strings.TrimPrefix(value, "tcp://")); err == nil && addr.Port() != 0 {
+			u.claim(used, path, addr.String())
+		}
+	}
+	// The problem stands at a line of the file, so the key that has none claims first.
+	pair := func(used map[string]string, a, addressA, b, addressB string) {
+		if d.lines[a] > 0 && d.lines[b] == 0 {
+			a, addressA, b, addressB = b, addressB, a, addressA
+		}
+		bind(used, a, addressA)
+		bind(used, b, addressB)
+	}
+	router, proxy := map[string]string{}, map[string]string{}
+	pair(router, "listen", c.Listen, "admin", c.Admin)
+	for i, p := range c.Pools {
+		for j, e := range p.Endpoints {
+			bind(router, fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), e.Events.Listen)
+		}
+	}
+	pair(proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
 }
 
 // at records a problem with the key at path, at its line or at the nearest enclosing key that stands in the file.
@@ -196,8 +224,6 @@ func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
 		addr, err := tcp(e.Events.Listen)
 		if err != nil || !addr.Addr().IsLoopback() {
 			d.at(path+".events.listen", "%q is not tcp://ip:port on loopback", e.Events.Listen)
-		} else if addr.Port() != 0 {
-			u.claim(u.events, path+".events.listen", e.Events.Listen)
 		}
 	case e.Events.Dial != "":
 		addr, err := tcp(e.Events.Dial)

@@ -37,7 +37,10 @@ var engineArgs = []string{"--block-size", "16", "--blocks", "4096", "--prefill-r
 func Run(ctx context.Context, o Options) error {
 	version, err := lab.EnvoyVersion(ctx, o.Envoy)
 	if err != nil {
-		return err
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%w; set ENVOY or --envoy to an Envoy binary (1.37 or newer)", err)
 	}
 	dir, err := os.MkdirTemp("", "kvsteer-demo-")
 	if err != nil {

@@ -52,7 +52,8 @@ func EnvoyVersion(ctx context.Context, binary string) (string, error) {
 	_, rest, _ := strings.Cut(string(out), "version: ")
 	parts := strings.Split(rest, "/")
 	if len(parts) < 2 {
-		return "", fmt.Errorf("ask %s for its version: answer %q is not Envoy's", binary, strings.TrimSpace(string(out)))
+		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return "", fmt.Errorf("ask %s for its version: answer %.80q is not Envoy's", binary, line)
 	}
 	return parts[1], nil
 }

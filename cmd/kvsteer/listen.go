@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +25,9 @@ func listen(address string) (net.Listener, error) {
 			return nil, err
 		}
 		l, err = net.Listen("unix", path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no folder %s for the socket: create it, writable for the router", filepath.Dir(path))
 	}
 	if err != nil {
 		return nil, err

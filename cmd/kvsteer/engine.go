@@ -16,22 +16,22 @@ import (
 
 // engineCmd runs one simulated engine. Its default rates are about those of an 8B model on one GPU.
 type engineCmd struct {
-	Listen      string   `help:"HTTP address; with port 0 a free port is taken and printed." default:"127.0.0.1:8000" placeholder:"HOST:PORT"`
-	Model       []string `help:"Name the base model is served under; may be repeated." default:"tiny" placeholder:"NAME"`
+	Listen      string   `help:"HTTP address; with port 0 a free port is taken and printed." default:"127.0.0.1:8000"`
+	Model       []string `help:"Name the base model is served under; may be repeated." default:"tiny"`
 	Adapter     []string `help:"LoRA adapter, served under its name; may be repeated." placeholder:"NAME[=PATH]"`
 	MaxModelLen int      `help:"Longest prompt and answer together, in tokens; 0 takes what the cache holds, up to 131072." default:"0" placeholder:"N"`
 	APIKeyFile  string   `help:"File with the key that clients must send to paths under /v1." placeholder:"FILE"`
 
-	BlockSize int    `help:"Tokens in a KV block." default:"16" placeholder:"N"`
-	Blocks    int    `help:"Blocks in the KV cache, one of them reserved." default:"8192" placeholder:"N"`
+	BlockSize int    `help:"Tokens in a KV block." default:"16"`
+	Blocks    int    `help:"Blocks in the KV cache, one of them reserved." default:"8192"`
 	Seed      string `help:"Seed of the block hashes (PYTHONHASHSEED of the real engine)." placeholder:"TEXT"`
 
-	PrefillRate    float64       `help:"Uncached prompt tokens computed per second; 0 takes no time." default:"8000" placeholder:"N"`
-	DecodeRate     float64       `help:"Tokens per second of a request that is alone; 0 takes no time." default:"80" placeholder:"N"`
-	DecodeSlowdown float64       `help:"Share by which each further request in decode lengthens the time per token." default:"0.01" placeholder:"X"`
-	StepTokens     int           `help:"Most tokens computed in one step; longer prefills are done in chunks." default:"2048" placeholder:"N"`
-	MaxConcurrency int           `help:"Most requests in the batch; others wait." default:"256" placeholder:"N"`
-	ChunkInterval  time.Duration `help:"Least time between two chunks of one stream; tokens in between are merged." default:"50ms" placeholder:"D"`
+	PrefillRate    float64       `help:"Uncached prompt tokens computed per second; 0 takes no time." default:"8000"`
+	DecodeRate     float64       `help:"Tokens per second of a request that is alone; 0 takes no time." default:"80"`
+	DecodeSlowdown float64       `help:"Share by which each further request in decode lengthens the time per token." default:"0.01"`
+	StepTokens     int           `help:"Most tokens computed in one step; longer prefills are done in chunks." default:"2048"`
+	MaxConcurrency int           `help:"Most requests in the batch; others wait." default:"256"`
+	ChunkInterval  time.Duration `help:"Least time between two chunks of one stream; tokens in between are merged." default:"50ms"`
 
 	EventsBind    string `help:"Publish KV events on this address." placeholder:"tcp://HOST:PORT" xor:"events"`
 	EventsConnect string `help:"Publish KV events to the subscriber that binds this address." placeholder:"tcp://HOST:PORT" xor:"events"`

@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exit // --help was printed
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "kvsteer: %v; see kvsteer --help\n", err)
+		fmt.Fprintf(stderr, "kvsteer: %v; see %s --help\n", err, called(err))
 		return 2
 	}
 	err = parsed.Run()
@@ -66,4 +66,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintln(stderr, "kvsteer:", err)
 	return 1
+}
+
+// called is the command whose line is wrong, as far as it could be told.
+func called(err error) string {
+	if e := new(kong.ParseError); errors.As(err, &e) && e.Context != nil && e.Context.Selected() != nil {
+		return "kvsteer " + e.Context.Selected().Name
+	}
+	return "kvsteer"
 }

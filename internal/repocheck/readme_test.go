@@ -98,3 +98,28 @@ func TestCommandsInDocuments(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesInMetrics holds that docs/metrics.md explains what the code can show beside the generated table: each value of the label
+// problem, and the metric of the command itself.
+func TestNamesInMetrics(t *testing.T) {
+	doc := read(t, "docs/metrics.md")
+	for _, source := range []struct {
+		file  string
+		names *regexp.Regexp
+		least int
+	}{
+		{"subscriber/sink.go", regexp.MustCompile(`Problem\w+ +Problem += "(\w+)"`), 6},
+		{"internal/router/source.go", regexp.MustCompile(`problem\w+ += "(\w+)"`), 3},
+		{"cmd/kvsteer/service.go", regexp.MustCompile(`Name: "(kvsteer_\w+)"`), 1},
+	} {
+		found := source.names.FindAllStringSubmatch(read(t, source.file), -1)
+		if len(found) < source.least {
+			t.Errorf("%s: only %d names found", source.file, len(found))
+		}
+		for _, m := range found {
+			if !strings.Contains(doc, "`"+m[1]+"`") {
+				t.Errorf("docs/metrics.md does not explain %s of %s", m[1], source.file)
+			}
+		}
+	}
+}

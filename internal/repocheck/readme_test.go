@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvsteer/kvsteer/envoy"
 	"github.com/kvsteer/kvsteer/internal/config"
 )
 
@@ -25,7 +26,23 @@ func read(t *testing.T, name string) string {
 
 var block = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 
-// TestConfigurationsInDocuments holds that every kvsteer configuration shown anywhere is accepted.
+// renders says whether an Envoy configuration can be made for the pools of a configuration.
+func renders(cfg *config.Config) error {
+	o := envoy.Options{Router: cfg.Listen, Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, MaxBody: cfg.Limits.Body.Bytes()}
+	for _, p := range cfg.Pools {
+		ep := envoy.Pool{Name: p.Name, Fallback: envoy.Fallback(p.Fallback), Match: envoy.Match{
+			Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value,
+		}}
+		for _, e := range p.Endpoints {
+			ep.Endpoints = append(ep.Endpoints, e.Address)
+		}
+		o.Pools = append(o.Pools, ep)
+	}
+	_, err := envoy.Render(o)
+	return err
+}
+
+// TestConfigurationsInDocuments holds that every kvsteer configuration shown anywhere is accepted, by the router and for Envoy.
 func TestConfigurationsInDocuments(t *testing.T) {
 	checked := 0
 	for _, name := range documents {
@@ -34,7 +51,11 @@ func TestConfigurationsInDocuments(t *testing.T) {
 				continue
 			}
 			checked++
-			if _, err := config.Parse(name, []byte(m[2])); err != nil {
+			cfg, err := config.Parse(name, []byte(m[2]))
+			if err == nil {
+				err = renders(cfg)
+			}
+			if err != nil {
 				t.Errorf("%v\nin:\n%s", err, m[2])
 			}
 		}

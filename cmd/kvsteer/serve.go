@@ -29,7 +29,12 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if c.Check {
-		_, err := fmt.Fprintf(out, "%s is good: %s\n", c.Config, summary(cfg))
+		text := fmt.Sprintf("%s is good: %s\n", c.Config, summary(cfg))
+		// A site may have an Envoy configuration of its own, so this is no error of the router's.
+		if err := new(envoyCmd).options(cfg).Validate(); err != nil {
+			text += fmt.Sprintf("note: kvsteer envoy cannot print an Envoy configuration for it:\n%v\n", plain(err))
+		}
+		_, err := io.WriteString(out, text)
 		return err
 	}
 	return s.run(ctx)
@@ -53,5 +58,12 @@ func summary(cfg *config.Config) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%d pools, %d endpoints, %d of them with events", len(cfg.Pools), endpoints, sources)
+	return fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(endpoints, "endpoint"), sources)
+}
+
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

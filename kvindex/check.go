@@ -51,7 +51,7 @@ func (m *matcher) noteWrites() {
 
 // check compares results with those of a walk, and replaces them if there is a difference.
 func (m *matcher) check(held []Held) {
-	m.start(walk)
+	m.start(walk, false)
 	m.run()
 	m.walked = append(m.walked[:0], held...)
 	m.results(m.walked)

@@ -1,6 +1,9 @@
 package kvindex
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"slices"
+)
 
 // Held is how many leading blocks of a match a slot holds on each tier; Device ≤ Any.
 type Held struct {
@@ -29,6 +32,9 @@ func (x *Index) Match(keys []uint64, slots []Slot, held []Held) {
 // All spans of a round are split at once, and not one after the other to its end: their reads do not wait for each other,
 // so that in an index bigger than the processor's caches they overlap.
 //
+// Mostly all blocks read have the same holders on both tiers. So a search begins with one item per slot that stands for
+// both, and half the work; at the first word that tells them apart it begins again with an item for each.
+//
 // Its lists grow to what the matches of its index need, and stay.
 type matcher struct {
 	x      *Index
@@ -39,6 +45,7 @@ type matcher struct {
 	keys  []uint64
 	slots []Slot
 	phase phase
+	joint bool // an item on Device stands for Any too: no word read has different sets
 
 	at    []int32  // indexes of the keys that this round reads
 	words []uint64 // what they are
@@ -52,7 +59,7 @@ type matcher struct {
 	walked []Held
 }
 
-// item is a slot on a tier: twice the slot's place, plus one for Any.
+// item is a slot on a tier: twice the slot's place, plus one for Any. While a search is joint, there are items on Device only.
 type item uint32
 
 // span says that items[from:to] hold key lo but not key hi, at least two keys further.
@@ -87,19 +94,19 @@ func (m *matcher) begin(keys []uint64, slots []Slot) {
 	m.keys, m.slots = keys, slots
 	m.writes = m.writes[:0]
 	if m.x.walking.Load() {
-		m.start(walk)
+		m.start(walk, false)
 		return
 	}
 	if m.every--; m.every <= 0 {
 		m.every = m.x.options.CheckEvery
 		m.noteWrites()
 	}
-	m.start(last)
+	m.start(last, true)
 }
 
-// start begins a search or a walk.
-func (m *matcher) start(p phase) {
-	m.phase = p
+// start begins a search or a walk, joint or not.
+func (m *matcher) start(p phase, joint bool) {
+	m.phase, m.joint = p, joint
 	m.at = m.at[:0]
 	switch {
 	case len(m.keys) == 0:
@@ -129,6 +136,9 @@ func (m *matcher) ask(word uint64, n int32) {
 		}
 		if any[s.index/64]>>(s.index%64)&1 == 0 {
 			depth[Any] = 0
+			if m.joint {
+				continue
+			}
 			m.items = append(m.items, item(2*s.index+1))
 		}
 	}
@@ -137,7 +147,7 @@ func (m *matcher) ask(word uint64, n int32) {
 // holders returns the bitmaps of a word.
 func (m *matcher) holders(word uint64) (device, any []uint64) {
 	device = m.x.sets.words(uint32(word))
-	if uint32(word) == uint32(word>>32) {
+	if !tiersDiffer(word) {
 		return device, device
 	}
 	return device, m.x.sets.words(uint32(word >> 32))
@@ -163,6 +173,10 @@ func (m *matcher) read(i int) { m.words = append(m.words[:i], m.x.word(m.keys[m.
 
 func (m *matcher) use() {
 	n := int32(len(m.keys))
+	if m.joint && slices.ContainsFunc(m.words[:len(m.at)], tiersDiffer) {
+		m.start(last, false)
+		return
+	}
 	switch m.phase {
 	case last:
 		m.ask(m.words[0], n)
@@ -190,6 +204,8 @@ func (m *matcher) use() {
 	}
 }
 
+func tiersDiffer(word uint64) bool { return uint32(word) != uint32(word>>32) }
+
 // part moves the items that are among the holders of a word to the front, and returns how many they are. Which items
 // those are is anybody's guess, so it moves them without a branch.
 func (m *matcher) part(items []item, word uint64) int {
@@ -211,6 +227,9 @@ func (m *matcher) part(items []item, word uint64) int {
 func (m *matcher) result(items []item, n int32) {
 	for _, it := range items {
 		m.depth[it] = n
+		if m.joint {
+			m.depth[it|1] = n
+		}
 	}
 }
 

@@ -35,7 +35,8 @@ func TestQuickstart(t *testing.T) {
 		return shell.ended
 	})
 
-	// The answers, then Envoy's access log, are the lines that are JSON objects.
+	// The answers and Envoy's access log are the JSON objects in the output. Both go to one terminal, so a log line may follow an
+	// answer before its line has ended.
 	type line struct {
 		Usage *struct {
 			Details struct {
@@ -48,13 +49,17 @@ func TestQuickstart(t *testing.T) {
 	}
 	var answers, logged []line
 	for text := range strings.Lines(shell.text()) {
-		var l line
-		switch {
-		case json.Unmarshal([]byte(text), &l) != nil:
-		case l.Usage != nil:
-			answers = append(answers, l)
-		case l.Path == "/v1/completions":
-			logged = append(logged, l)
+		for objects := json.NewDecoder(strings.NewReader(text)); ; {
+			var l line
+			if objects.Decode(&l) != nil {
+				break
+			}
+			switch {
+			case l.Usage != nil:
+				answers = append(answers, l)
+			case l.Path == "/v1/completions":
+				logged = append(logged, l)
+			}
 		}
 	}
 	if len(answers) != 2 || answers[0].Usage.Details.CachedTokens != 0 || answers[1].Usage.Details.CachedTokens == 0 {

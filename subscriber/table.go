@@ -94,12 +94,3 @@ func (t *table) del(key uint64) {
 	}
 	t.slots[i] = tableSlot{}
 }
-
-// all calls yield for every key.
-func (t *table) all(yield func(key uint64, id uint32) bool) {
-	for _, s := range t.slots {
-		if s.id != 0 && !yield(s.key, s.id) {
-			return
-		}
-	}
-}

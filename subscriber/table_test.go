@@ -38,3 +38,12 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// all calls yield for every key.
+func (t *table) all(yield func(key uint64, id uint32) bool) {
+	for _, s := range t.slots {
+		if s.id != 0 && !yield(s.key, s.id) {
+			return
+		}
+	}
+}

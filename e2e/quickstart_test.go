@@ -68,7 +68,7 @@ func TestQuickstart(t *testing.T) {
 	if len(logged) != 2 || logged[1].Reason != "prefix" || logged[1].Matched == 0 {
 		t.Errorf("access log: %+v", logged)
 	}
-	if want := `kvsteer_router_decisions_total{pool="chat",reason="prefix"} 1`; !strings.Contains(shell.text(), want) {
+	if want := `kvsteer_router_decisions_total{mode="on",pool="chat",reason="prefix",rung="exact"} 1`; !strings.Contains(shell.text(), want) {
 		t.Errorf("the metrics lack %s", want)
 	}
 }

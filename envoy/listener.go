@@ -139,7 +139,7 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 		"upstream":       "%UPSTREAM_HOST%",
 		"attempts":       "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
 	}
-	for _, key := range []string{KeyDecisionID, KeyPool, KeyEndpoint, KeyReason, KeyMatched, KeyPrompt} {
+	for _, key := range []string{KeyDecisionID, KeyPool, KeyMode, KeyEndpoint, KeyRung, KeyReason, KeyMatched, KeyPrompt} {
 		line[key] = "%DYNAMIC_METADATA(" + MetadataNamespace + ":" + key + ")%"
 	}
 	format := &corev3.SubstitutionFormatString{

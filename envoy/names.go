@@ -7,6 +7,9 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
+// HeaderDecision is the response header that shows a decision to clients, where the configuration asks for it.
+const HeaderDecision = "x-kvsteer-decision"
+
 // MetadataNamespace is the dynamic metadata namespace in which the router describes its decision. Envoy drops metadata of a
 // namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
 const MetadataNamespace = "kvsteer"
@@ -18,7 +21,9 @@ const metadataTargets = "kvsteer.target"
 const (
 	KeyDecisionID = "decision_id"
 	KeyPool       = "pool"
-	KeyEndpoint   = "endpoint"
+	KeyMode       = "mode"
+	KeyEndpoint   = "endpoint" // the choice, also where it was not to be obeyed
+	KeyRung       = "rung"
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"

@@ -49,7 +49,11 @@ func decisionReply(kind phase, d router.Decision) *response {
 	if kind == bodyPhase {
 		reply = bodyReply
 	}
-	r := reply(decisionMutation(d.Endpoint, d.Second))
+	first, second := d.Endpoint, d.Second
+	if !d.Steers() {
+		first, second = "", ""
+	}
+	r := reply(decisionMutation(first, second))
 	r.DynamicMetadata = metadata(d)
 	return r
 }
@@ -79,7 +83,9 @@ func metadata(d router.Decision) *structpb.Struct {
 		envoy.MetadataNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			envoy.KeyDecisionID: structpb.NewStringValue(d.ID),
 			envoy.KeyPool:       structpb.NewStringValue(d.Pool),
+			envoy.KeyMode:       structpb.NewStringValue(d.Mode.String()),
 			envoy.KeyEndpoint:   structpb.NewStringValue(d.Endpoint),
+			envoy.KeyRung:       structpb.NewStringValue(string(d.Rung)),
 			envoy.KeyReason:     structpb.NewStringValue(string(d.Reason)),
 			envoy.KeyMatched:    structpb.NewNumberValue(float64(d.Matched)),
 			envoy.KeyPrompt:     structpb.NewNumberValue(float64(d.Prompt)),

@@ -171,7 +171,7 @@ func (x *exchange) decide(at phase, req router.Request, k kind, start time.Time)
 		return ended(err)
 	}
 	x.metrics.seconds.Observe(time.Since(start).Seconds())
-	if d.Endpoint == "" {
+	if !d.Steers() {
 		return outcomeUnrouted
 	}
 	return outcomeRouted

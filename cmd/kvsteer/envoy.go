@@ -50,7 +50,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 	}
 	for _, p := range cfg.Pools {
 		pool := envoy.Pool{
-			Name: p.Name, Fallback: envoy.Fallback(p.Fallback),
+			Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To),
 			Match: envoy.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		for _, e := range p.Endpoints {

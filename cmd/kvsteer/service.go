@@ -207,7 +207,7 @@ func (s *service) missing() []string {
 
 // run serves until ctx ends or a part fails.
 func (s *service) run(ctx context.Context) error {
-	adminListener, err := net.Listen("tcp", s.cfg.Admin)
+	adminListener, err := net.Listen("tcp", s.cfg.Admin.Listen)
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
@@ -239,7 +239,7 @@ func (s *service) run(ctx context.Context) error {
 			return sub.Run(ctx)
 		})
 	}
-	s.log.Info("serving", "version", version, "listen", s.cfg.Listen, "admin", s.cfg.Admin, "pools", len(s.cfg.Pools), "sources", len(s.subscribers))
+	s.log.Info("serving", "version", version, "listen", s.cfg.Listen, "admin", s.cfg.Admin.Listen, "pools", len(s.cfg.Pools), "sources", len(s.subscribers))
 	g.Go(func() error {
 		defer stopParts()
 		if err := s.extproc.Run(serving, listener); err != nil {

@@ -10,17 +10,61 @@ import (
 
 // Config is the whole configuration file.
 type Config struct {
-	Listen   string   `yaml:"listen" default:"127.0.0.1:9002" doc:"Where Envoy reaches the router: unix:PATH or ip:port. TCP off loopback needs insecure: true, because prompts travel here in clear text."`
-	Admin    string   `yaml:"admin" default:"127.0.0.1:9003" doc:"Listener of /metrics, /healthz and /readyz: ip:port on loopback."`
-	Insecure bool     `yaml:"insecure" default:"false" doc:"Allows a TCP listen address off loopback."`
-	Budget   Duration `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
-	Drain    Duration `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
-	Limits   Limits   `yaml:"limits"`
-	Tokenize Tokenize `yaml:"tokenize"`
-	Index    Index    `yaml:"index"`
-	Probe    Probe    `yaml:"probe"`
-	Pools    []Pool   `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
-	Envoy    Envoy    `yaml:"envoy"`
+	Listen   string    `yaml:"listen" default:"127.0.0.1:9002" doc:"Where Envoy reaches the router: unix:PATH or ip:port. TCP off loopback needs tls, or insecure: true, because prompts travel here."`
+	TLS      ServerTLS `yaml:"tls"`
+	Insecure bool      `yaml:"insecure" default:"false" doc:"Allows listen and admin.listen off loopback in clear text."`
+	Admin    Admin     `yaml:"admin" doc:"The admin listener; admin: ip:port is short for admin.listen."`
+	Budget   Duration  `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
+	Warmup   Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health waits for event sources: it is SERVING when 90 % of them are connected or known to be down. Range: 0s to 10m."`
+	Notice   Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
+	Drain    Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
+	Limits   Limits    `yaml:"limits"`
+	Tokenize Tokenize  `yaml:"tokenize"`
+	Index    Index     `yaml:"index"`
+	Probe    Probe     `yaml:"probe"`
+	Engines  Engines   `yaml:"engines"`
+	Pools    []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
+	Envoy    Envoy     `yaml:"envoy"`
+}
+
+// ServerTLS is the TLS side of a listener. All files are read again when they change.
+type ServerTLS struct {
+	CertFile     string `yaml:"cert_file" doc:"PEM file with the listener's certificate chain; switches TLS on. Read again when it changes, as the other files are."`
+	KeyFile      string `yaml:"key_file" doc:"PEM file with the key of cert_file."`
+	ClientCAFile string `yaml:"client_ca_file" doc:"PEM file with the authorities of client certificates; switches mutual TLS on: a client without one of them is refused."`
+}
+
+// On reports whether the listener speaks TLS.
+func (t ServerTLS) On() bool { return t != ServerTLS{} }
+
+// ClientTLS is the TLS side of who connects. The zero value is clear text.
+type ClientTLS struct {
+	CAFile     string `yaml:"ca_file" doc:"PEM file with the authorities that the server's certificate is checked against; switches TLS on."`
+	ServerName string `yaml:"server_name" doc:"Name sent as SNI and looked for in the server's certificate. Needed with ca_file."`
+	CertFile   string `yaml:"cert_file" doc:"PEM file with a client certificate, for mutual TLS."`
+	KeyFile    string `yaml:"key_file" doc:"PEM file with the key of cert_file."`
+}
+
+// On reports whether connections use TLS.
+func (t ClientTLS) On() bool { return t != ClientTLS{} }
+
+// Admin is the listener of metrics, health, state and commands.
+type Admin struct {
+	Listen    string    `yaml:"listen" default:"127.0.0.1:9003" doc:"Listener of /metrics, /healthz, /readyz and the admin calls: ip:port. Off loopback it needs token_file, and tls or insecure: true."`
+	TokenFile string    `yaml:"token_file" doc:"File with a token that requests must bring as Authorization: Bearer; /healthz and /readyz need none. Read again when it changes."`
+	Write     bool      `yaml:"write" default:"false" doc:"Allows calls that change something: mode, drain, undrain, reset."`
+	TLS       ServerTLS `yaml:"tls"`
+}
+
+func (a *Admin) parse(text string) error {
+	a.Listen = text
+	return nil
+}
+
+// Engines is how Envoy and the router speak to all engines.
+type Engines struct {
+	TLS   ClientTLS `yaml:"tls"`
+	HTTP2 bool      `yaml:"http2" default:"false" doc:"Envoy speaks HTTP/2 to the engines."`
 }
 
 // Limits bounds what one request and all requests together may take.
@@ -39,7 +83,8 @@ type Tokenize struct {
 
 // Index bounds the block index.
 type Index struct {
-	MaxBlocks int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched. Range: 1000 to 1000000000."`
+	MaxBlocks    int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched. Range: 1000 to 1000000000."`
+	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, also after a reload; 0 = as many as at the start, and 64 more. Range: 0 to 10000."`
 }
 
 // Probe is the health check of endpoints.
@@ -49,15 +94,35 @@ type Probe struct {
 
 // Pool is one set of endpoints that serve the same base weights.
 type Pool struct {
-	Name        string     `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-' and '_'."`
-	Models      []string   `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
-	Adapters    []string   `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
-	MaxModelLen int        `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
-	PrefillRate int        `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
-	APIKeyFile  string     `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, sent as Authorization: Bearer."`
-	Match       Match      `yaml:"match"`
-	Fallback    string     `yaml:"fallback" default:"endpoints" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool) or none (answer 503)."`
-	Endpoints   []Endpoint `yaml:"endpoints" doc:"The engine replicas. At least one."`
+	Name        string      `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-' and '_'."`
+	Models      []string    `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
+	Adapters    []string    `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
+	MaxModelLen int         `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
+	PrefillRate int         `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
+	APIKeyFile  string      `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, sent as Authorization: Bearer."`
+	Mode        string      `yaml:"mode" default:"on" doc:"on: decisions are obeyed. observe: they are made and counted, and Envoy is told nothing. off: nothing is decided."`
+	Percent     int         `yaml:"percent" default:"100" doc:"In mode on, the share of requests that are steered, in percent; the others are only observed. Range: 0 to 100."`
+	Approximate Approximate `yaml:"approximate"`
+	Match       Match       `yaml:"match"`
+	Fallback    Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
+	Endpoints   []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
+}
+
+// Approximate is how prompts are matched by their text against the router's own past decisions, where exact matching is not possible.
+type Approximate struct {
+	CacheTokens int      `yaml:"cache_tokens" default:"400000" doc:"KV cache of one endpoint in tokens, as engines log it at their start: what was sent there longer ago than that many tokens is taken to be gone. 0 = no approximate matching. Range: 0 to 100000000."`
+	Lifetime    Duration `yaml:"lifetime" default:"1h" doc:"Longest time that a prompt is taken to stay in an endpoint's cache without being used. Range: 1s to 24h."`
+}
+
+// Fallback is where Envoy sends a request of a pool without a decision.
+type Fallback struct {
+	To      string `yaml:"to" default:"endpoints" doc:"endpoints or none; fallback: endpoints is short for it."`
+	Cluster string `yaml:"cluster" doc:"Name of a cluster of your own Envoy configuration that serves instead; only kvsteer envoy --filter-only prints a configuration that can name one."`
+}
+
+func (f *Fallback) parse(text string) error {
+	f.To = text
+	return nil
 }
 
 // Match is what tells Envoy the pool of a request before anybody has read its body. Needed with several pools.
@@ -76,6 +141,7 @@ type MatchHeader struct {
 // Endpoint is one engine replica.
 type Endpoint struct {
 	Address string `yaml:"address" doc:"The engine's HTTP server: ip:port. Envoy follows this address, so names are not possible."`
+	Drain   bool   `yaml:"drain" default:"false" doc:"Sends no new request to this endpoint."`
 	Events  Events `yaml:"events"`
 }
 
@@ -96,6 +162,11 @@ type Envoy struct {
 	Version        string   `yaml:"version" doc:"Envoy's release, such as 1.40.0: from 1.40 on the composite layout is printed; not set: the layout that works from 1.37 on."`
 	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Range: 10ms to 1m."`
 	AllPaths       bool     `yaml:"all_paths" default:"false" doc:"Routes every path to the engines instead of the inference paths only. Engines serve metrics and administration on the same port."`
+
+	Routers          []string  `yaml:"routers" doc:"Where Envoy finds the routers, when that is not the listen address: ip:port or name:port each, several for several routers."`
+	RouterTLS        ClientTLS `yaml:"router_tls"`
+	AccessLogService bool      `yaml:"access_log_service" default:"true" doc:"Envoy tells the router of each finished request, so that load is known exactly and failing endpoints are found."`
+	DecisionHeader   bool      `yaml:"decision_header" default:"false" doc:"Adds the response header x-kvsteer-decision to answers, for debugging: it tells clients which engine served them and why."`
 }
 
 // Duration is a time.Duration written as Go does: 250ms, 2s, 1m30s.

@@ -34,7 +34,8 @@ func TestParseFillsDefaults(t *testing.T) {
 	want.Budget = Duration(300 * time.Millisecond)
 	want.Limits.Body = 16 << 20
 	want.Pools = []Pool{{
-		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, PrefillRate: 8000, Fallback: "endpoints",
+		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, PrefillRate: 8000, Mode: "on", Percent: 100, Fallback: Fallback{To: "endpoints"},
+		Approximate: Approximate{CacheTokens: 400_000, Lifetime: Duration(time.Hour)},
 		Endpoints: []Endpoint{
 			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557"}},
 			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv"}},
@@ -94,7 +95,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 		{"default budget against Envoy", "envoy: {message_timeout: 300ms}\n" + pool, []string{"k.yaml: budget: 400ms is not below envoy.message_timeout (300ms)"}},
 		{"open listener", "listen: 0.0.0.0:9002\nadmin: 10.0.0.1:9003\n" + pool, []string{
 			`k.yaml:1: listen: "0.0.0.0:9002" is not on loopback`,
-			`k.yaml:2: admin: "10.0.0.1:9003" is not on loopback`,
+			`k.yaml:2: admin.listen: "10.0.0.1:9003" is not on loopback`,
 		}},
 		{"names for addresses", "pools:\n- name: a b\n  models: [\"\"]\n  fallback: maybe\n  endpoints:\n  - address: engine:80\n    events: {dial: \"tcp://engine:1\"}\n", []string{
 			`k.yaml:2: pools[0].name: "a b" is not a name`,
@@ -114,9 +115,9 @@ func TestParseReportsEveryProblem(t *testing.T) {
 		}},
 		{"bound twice", "listen: 127.0.0.1:9003\nenvoy: {admin: \"127.0.0.1:8080\"}\n" + pool[:len(pool)-len(endpoint)] +
 			"  endpoints:\n  - address: 10.0.0.1:80\n    events: {listen: \"tcp://127.0.0.1:9003\"}\n", []string{
-			`k.yaml:1: listen: "127.0.0.1:9003" stands at admin already`,
+			`k.yaml:1: listen: "127.0.0.1:9003" stands at admin.listen already`,
 			`k.yaml:2: envoy.admin: "127.0.0.1:8080" stands at envoy.listen already`,
-			`k.yaml:8: pools[0].endpoints[0].events.listen: "127.0.0.1:9003" stands at admin already`,
+			`k.yaml:8: pools[0].endpoints[0].events.listen: "127.0.0.1:9003" stands at admin.listen already`,
 		}},
 		{"address of many hosts", pool[:len(pool)-len(endpoint)] + "  endpoints: [{address: \"224.0.0.1:80\"}]\n", []string{
 			`k.yaml:4: pools[0].endpoints[0].address: "224.0.0.1:80" is not ip:port`,

@@ -145,6 +145,15 @@ func (d *decoder) value(path string, n ast.Node, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
+		// Some mappings have a short form for their first key.
+		if text, ok := scalarText(n); ok {
+			if p, ok := v.Addr().Interface().(interface{ parse(string) error }); ok {
+				if err := p.parse(text); err != nil {
+					d.problem(line(n), path, err.Error())
+				}
+				return
+			}
+		}
 		d.mapping(path, n, v)
 	case reflect.Slice:
 		d.sequence(path, n, v)

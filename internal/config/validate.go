@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -16,8 +17,11 @@ var (
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
 func (d *decoder) validate(c *Config) {
 	d.listen(c)
-	d.loopback("admin", c.Admin)
+	d.admin(c)
+	d.clientTLS("engines.tls", c.Engines.TLS)
 	d.duration("budget", c.Budget, time.Millisecond, time.Minute)
+	d.duration("warmup", c.Warmup, 0, 10*time.Minute)
+	d.duration("notice", c.Notice, 0, 10*time.Minute)
 	d.duration("drain", c.Drain, 0, 10*time.Minute)
 	d.size("limits.body", c.Limits.Body, 1<<20, 1<<30) // Envoy does not lower its own limit of 1 MiB
 	// A stream holds its headers too: 1 MiB covers what Envoy lets through.
@@ -32,6 +36,7 @@ func (d *decoder) validate(c *Config) {
 	d.size("tokenize.cache", c.Tokenize.Cache, 0, 64<<30)
 	d.number("tokenize.concurrency", c.Tokenize.Concurrency, 1, 1<<16)
 	d.number("index.max_blocks", c.Index.MaxBlocks, 1000, 1_000_000_000)
+	d.number("index.max_endpoints", c.Index.MaxEndpoints, 0, 10_000)
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
@@ -56,7 +61,7 @@ func (d *decoder) ports(c *Config) {
 		bind(used, b, addressB)
 	}
 	router, proxy := map[string]string{}, map[string]string{}
-	pair(router, "listen", c.Listen, "admin", c.Admin)
+	pair(router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
 	for i, p := range c.Pools {
 		for j, e := range p.Endpoints {
 			bind(router, fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), e.Events.Listen)
@@ -100,6 +105,7 @@ func (d *decoder) size(path string, v, lo, hi Size) {
 }
 
 func (d *decoder) listen(c *Config) {
+	d.serverTLS("tls", c.TLS)
 	if path, ok := strings.CutPrefix(c.Listen, "unix:"); ok {
 		// The kernel's limit for the path of a Unix socket is 108 bytes with its end mark.
 		if path == "" || len(path) > 107 {
@@ -111,8 +117,38 @@ func (d *decoder) listen(c *Config) {
 	switch {
 	case err != nil:
 		d.at("listen", "%q is neither unix:PATH nor ip:port", c.Listen)
-	case !addr.Addr().IsLoopback() && !c.Insecure:
-		d.at("listen", "%q is not on loopback: prompts would travel in clear text; use unix:PATH or 127.0.0.1, or write insecure: true", c.Listen)
+	case !addr.Addr().IsLoopback() && !c.Insecure && !c.TLS.On():
+		d.at("listen", "%q is not on loopback: prompts would travel in clear text; use tls, unix:PATH or 127.0.0.1, or write insecure: true", c.Listen)
+	}
+}
+
+func (d *decoder) admin(c *Config) {
+	addr, err := netip.ParseAddrPort(c.Admin.Listen)
+	switch {
+	case err != nil:
+		d.at("admin.listen", "%q is not ip:port", c.Admin.Listen)
+	case addr.Addr().IsLoopback():
+	case c.Admin.TokenFile == "":
+		d.at("admin.listen", "%q is not on loopback (127.0.0.1:port or [::1]:port): that needs admin.token_file", c.Admin.Listen)
+	case !c.Admin.TLS.On() && !c.Insecure:
+		d.at("admin.listen", "%q is not on loopback: the token would travel in clear text; use admin.tls, or write insecure: true", c.Admin.Listen)
+	}
+	d.serverTLS("admin.tls", c.Admin.TLS)
+}
+
+func (d *decoder) serverTLS(path string, t ServerTLS) {
+	if t.On() && (t.CertFile == "" || t.KeyFile == "") {
+		d.at(path, "cert_file and key_file are both needed")
+	}
+}
+
+func (d *decoder) clientTLS(path string, t ClientTLS) {
+	switch {
+	case !t.On():
+	case t.CAFile == "" || t.ServerName == "":
+		d.at(path, "ca_file and server_name are both needed")
+	case (t.CertFile == "") != (t.KeyFile == ""):
+		d.at(path, "cert_file and key_file are both needed for a client certificate")
 	}
 }
 
@@ -135,6 +171,12 @@ func (d *decoder) envoy(c *Config) {
 		d.at("envoy.version", "%q is not a release such as 1.40.0", c.Envoy.Version)
 	}
 	d.duration("envoy.message_timeout", c.Envoy.MessageTimeout, 10*time.Millisecond, time.Minute)
+	for i, r := range c.Envoy.Routers {
+		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" || port == "0" {
+			d.at(fmt.Sprintf("envoy.routers[%d]", i), "%q is neither ip:port nor name:port", r)
+		}
+	}
+	d.clientTLS("envoy.router_tls", c.Envoy.RouterTLS)
 	if c.Budget >= c.Envoy.MessageTimeout {
 		d.at("budget", "%s is not below envoy.message_timeout (%s): Envoy would give up before the router decides", c.Budget, c.Envoy.MessageTimeout)
 	}
@@ -179,8 +221,16 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
 	d.number(path+".prefill_rate", p.PrefillRate, 1, 10_000_000)
-	if p.Fallback != "endpoints" && p.Fallback != "none" {
-		d.at(path+".fallback", "%q is neither endpoints nor none", p.Fallback)
+	switch p.Mode {
+	case "on", "observe", "off":
+	default:
+		d.at(path+".mode", "%q is none of on, observe and off", p.Mode)
+	}
+	d.number(path+".percent", p.Percent, 0, 100)
+	d.number(path+".approximate.cache_tokens", p.Approximate.CacheTokens, 0, 100_000_000)
+	d.duration(path+".approximate.lifetime", p.Approximate.Lifetime, time.Second, 24*time.Hour)
+	if p.Fallback.To != "endpoints" && p.Fallback.To != "none" {
+		d.at(path+".fallback", "%q is neither endpoints nor none (another cluster: {cluster: NAME})", p.Fallback.To)
 	}
 	if p.Match.PathPrefix != "" && (!strings.HasPrefix(p.Match.PathPrefix, "/") || strings.HasSuffix(p.Match.PathPrefix, "/")) {
 		d.at(path+".match.path_prefix", "%q is not a path such as /chat, without a slash at its end", p.Match.PathPrefix)

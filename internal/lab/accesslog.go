@@ -25,7 +25,9 @@ type LogEntry struct {
 
 	DecisionID string  `json:"decision_id"`
 	Pool       string  `json:"pool"`
+	Mode       string  `json:"mode"`
 	Endpoint   string  `json:"endpoint"`
+	Rung       string  `json:"rung"`
 	Reason     string  `json:"reason"`
 	Matched    float64 `json:"matched_tokens"`
 	Prompt     float64 `json:"prompt_tokens"`

@@ -30,7 +30,7 @@ var block = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 func renders(cfg *config.Config) error {
 	o := envoy.Options{Router: cfg.Listen, Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, MaxBody: cfg.Limits.Body.Bytes()}
 	for _, p := range cfg.Pools {
-		ep := envoy.Pool{Name: p.Name, Fallback: envoy.Fallback(p.Fallback), Match: envoy.Match{
+		ep := envoy.Pool{Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Match: envoy.Match{
 			Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value,
 		}}
 		for _, e := range p.Endpoints {

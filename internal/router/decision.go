@@ -11,16 +11,50 @@ type Request struct {
 	Unread bool                     // the body exceeds a byte cap and was not read: routed by load, pool by Envoy's own key
 }
 
-// Decision says where one request goes and why. An empty Endpoint means that Envoy's own fallback decides.
+// Decision says where one request goes and why. An empty Endpoint, and a Mode other than ModeOn, mean that Envoy's own fallback decides.
 type Decision struct {
 	ID       string // unique among routers: names its router
 	Pool     string // "" when no pool could be told
+	Mode     Mode   // whether the decision is to be obeyed
 	Endpoint string // first choice, ip:port
 	Second   string // second choice, ip:port, "" when there is none
+	Rung     Rung   // what the choice rests on
 	Reason   Reason // closed set
 	Matched  int    // leading prompt tokens that Endpoint holds
 	Prompt   int    // prompt tokens, 0 when not known
 }
+
+// Steers reports whether Envoy is to be told the choice.
+func (d Decision) Steers() bool { return d.Mode == ModeOn && d.Endpoint != "" }
+
+// Mode says what becomes of a pool's decisions. The zero value is ModeOn.
+type Mode string
+
+// The modes.
+const (
+	ModeOn      Mode = ""        // obeyed
+	ModeObserve Mode = "observe" // made and counted, not told to Envoy
+	ModeOff     Mode = "off"     // none is made
+)
+
+// String is the mode as configurations and metrics write it.
+func (m Mode) String() string {
+	if m == ModeOn {
+		return "on"
+	}
+	return string(m)
+}
+
+// Rung says what a choice rests on; one of a closed set.
+type Rung string
+
+// The rungs, from the best one down.
+const (
+	RungExact       Rung = "exact"       // the prompt's tokens, matched against what engines announce
+	RungApproximate Rung = "approximate" // the prompt's text, matched against this router's own past decisions
+	RungLoad        Rung = "load"        // least cost, without knowing who holds the prompt
+	RungNone        Rung = "none"        // no choice: Envoy decides
+)
 
 // Reason says why a decision came out as it did; one of a closed set.
 type Reason string

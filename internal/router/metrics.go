@@ -27,9 +27,9 @@ func (s stage) String() string {
 
 // Metrics of this package. What belongs to an endpoint is read when it is asked for, so its series end with the endpoint.
 type Metrics struct {
-	decisions *prometheus.CounterVec // pool, reason
-	matched   *prometheus.CounterVec // pool
-	prompt    *prometheus.CounterVec // pool
+	decisions *prometheus.CounterVec // pool, mode, rung, reason
+	matched   *prometheus.CounterVec // pool, mode, rung
+	prompt    *prometheus.CounterVec // pool, mode, rung
 	seconds   [stages]prometheus.Observer
 	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
 }
@@ -40,16 +40,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		decisions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_decisions_total",
-			Help: "Decisions by pool and reason. The pool is empty when none could be told.",
-		}, []string{"pool", "reason"}),
+			Help: "Decisions by pool, mode, rung (what the choice rests on) and reason. The pool is empty when none could be told.",
+		}, []string{"pool", "mode", "rung", "reason"}),
 		matched: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_matched_tokens_total",
-			Help: "Leading prompt tokens that the chosen endpoint held, of prompts that were matched.",
-		}, []string{"pool"}),
+			Help: "Leading prompt tokens that the chosen endpoint held, of prompts that were matched; in rung approximate, estimated.",
+		}, []string{"pool", "mode", "rung"}),
 		prompt: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_prompt_tokens_total",
-			Help: "Prompt tokens of prompts that were matched.",
-		}, []string{"pool"}),
+			Help: "Prompt tokens of prompts that were matched; in rung approximate, estimated.",
+		}, []string{"pool", "mode", "rung"}),
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",
@@ -66,11 +66,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) decided(d Decision) {
-	m.decisions.WithLabelValues(d.Pool, string(d.Reason)).Inc()
-	switch d.Reason {
-	case ReasonPrefix, ReasonLoad, ReasonNoMatch, ReasonShort:
-		m.matched.WithLabelValues(d.Pool).Add(float64(d.Matched))
-		m.prompt.WithLabelValues(d.Pool).Add(float64(d.Prompt))
+	m.decisions.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung), string(d.Reason)).Inc()
+	switch d.Rung {
+	case RungExact, RungApproximate:
+		m.matched.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung)).Add(float64(d.Matched))
+		m.prompt.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung)).Add(float64(d.Prompt))
 	}
 }
 

@@ -20,10 +20,10 @@ func TestMetrics(t *testing.T) {
 	w.pass(time.Minute)
 
 	want := `
-# HELP kvsteer_router_decisions_total Decisions by pool and reason. The pool is empty when none could be told.
+# HELP kvsteer_router_decisions_total Decisions by pool, mode, rung (what the choice rests on) and reason. The pool is empty when none could be told.
 # TYPE kvsteer_router_decisions_total counter
-kvsteer_router_decisions_total{pool="chat",reason="prefix"} 1
-kvsteer_router_decisions_total{pool="chat",reason="unknown_model"} 1
+kvsteer_router_decisions_total{mode="on",pool="chat",reason="prefix",rung="exact"} 1
+kvsteer_router_decisions_total{mode="on",pool="chat",reason="unknown_model",rung="load"} 1
 # HELP kvsteer_router_endpoint_backlog_tokens Prefill tokens routed to the endpoint that are reckoned not yet computed.
 # TYPE kvsteer_router_endpoint_backlog_tokens gauge
 kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.1:8000",pool="chat"} 0
@@ -35,12 +35,12 @@ kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="device
 # HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.
 # TYPE kvsteer_router_endpoint_matchable gauge
 kvsteer_router_endpoint_matchable{endpoint="10.0.0.1:8000",pool="chat"} 1
-# HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were matched.
+# HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were matched; in rung approximate, estimated.
 # TYPE kvsteer_router_matched_tokens_total counter
-kvsteer_router_matched_tokens_total{pool="chat"} 64
-# HELP kvsteer_router_prompt_tokens_total Prompt tokens of prompts that were matched.
+kvsteer_router_matched_tokens_total{mode="on",pool="chat",rung="exact"} 64
+# HELP kvsteer_router_prompt_tokens_total Prompt tokens of prompts that were matched; in rung approximate, estimated.
 # TYPE kvsteer_router_prompt_tokens_total counter
-kvsteer_router_prompt_tokens_total{pool="chat"} 80
+kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="exact"} 80
 `
 	names := []string{
 		"kvsteer_router_decisions_total", "kvsteer_router_endpoint_backlog_tokens", "kvsteer_router_endpoint_blocks",

@@ -23,7 +23,7 @@ func (r *Router) Decide(ctx context.Context, req Request) Decision {
 }
 
 func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *stopwatch) Decision {
-	d := Decision{ID: r.ids.next()}
+	d := Decision{ID: r.ids.next(), Rung: RungNone}
 	parsed := openai.Request{Reason: openai.Reason(ReasonUnread)}
 	if !req.Unread {
 		parsed = openai.Parse(req.Meta, req.Body, r.limits)
@@ -67,7 +67,9 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}
 	d.Matched = sc.standings[first].any
+	d.Rung = RungLoad
 	if d.Reason == "" {
+		d.Rung = RungExact
 		d.Reason = outcome(sc.standings, first, usable)
 	}
 	watch.lap(stageScore)

@@ -18,6 +18,7 @@ import (
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
 	Envoy   envoyCmd   `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
+	Doctor  doctorCmd  `cmd:"" help:"Find what is misconfigured: configuration, engines, router and Envoy."`
 	Demo    demoCmd    `cmd:"" help:"Show kvsteer on a real Envoy with simulated engines, beside round robin."`
 	Engine  engineCmd  `cmd:"" help:"Run a simulated engine, for demos and tests."`
 	Version versionCmd `cmd:"" help:"Print the version."`
@@ -29,7 +30,7 @@ It runs beside Envoy as an external processor: "kvsteer serve" decides, "kvsteer
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit status: 0 done, 1 the command could not do its work, 2 the command line is wrong.
+// run returns the exit status: 0 done, 1 the command could not do its work, 2 the command line is wrong; the doctor has its own.
 func run(args []string, stdout, stderr io.Writer) int {
 	// The first signal asks the command to end; the default action is back for a second one.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -64,8 +65,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return 130 // ended by a signal, as asked
 	}
+	status := 1
+	if e := new(exitError); errors.As(err, &e) {
+		if status = e.status; e.err == nil {
+			return status
+		}
+	}
 	fmt.Fprintln(stderr, "kvsteer:", err)
-	return 1
+	return status
 }
 
 // called is the command whose line is wrong, as far as it could be told.

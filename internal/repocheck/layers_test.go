@@ -28,6 +28,7 @@ var layers = map[string]int{
 	"internal/openai":    1,
 	"internal/enginesim": 1,
 	"internal/demo":      1,
+	"internal/doctor":    1,
 
 	"internal/tokenize": 2,
 	"internal/router":   3,

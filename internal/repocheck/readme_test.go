@@ -13,7 +13,7 @@ import (
 )
 
 // documents are the texts that people follow.
-var documents = []string{"README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/architecture.md", "docs/metrics.md", "examples/quickstart/README.md"}
+var documents = []string{"README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/architecture.md", "docs/metrics.md", "docs/doctor.md", "examples/quickstart/README.md"}
 
 func read(t *testing.T, name string) string {
 	t.Helper()
@@ -89,7 +89,7 @@ func TestCommandsInDocuments(t *testing.T) {
 	for _, m := range makeRule.FindAllStringSubmatch(read(t, "Makefile"), -1) {
 		targets = append(targets, m[1])
 	}
-	commands := []string{"serve", "envoy", "demo", "engine", "version"}
+	commands := []string{"serve", "envoy", "doctor", "demo", "engine", "version"}
 	for _, name := range documents {
 		text := read(t, name)
 		for _, line := range strings.Split(text, "\n") {

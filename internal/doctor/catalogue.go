@@ -83,15 +83,15 @@ const (
 	NoRetry            Code = "KV420"
 	IdleTimeout        Code = "KV421"
 
-	RouterSilent      Code = "KV501"
-	RouterUnready     Code = "KV502"
-	IndexDiffers      Code = "KV503"
-	IndexFull         Code = "KV504"
-	OtherConfig       Code = "KV505"
-	EndpointDown      Code = "KV506"
-	TokenizeFailing   Code = "KV507"
-	RouterPanics      Code = "KV508"
-	ModelsUnknown     Code = "KV509"
+	RouterSilent    Code = "KV501"
+	RouterUnready   Code = "KV502"
+	IndexDiffers    Code = "KV503"
+	IndexFull       Code = "KV504"
+	OtherConfig     Code = "KV505"
+	EndpointDown    Code = "KV506"
+	TokenizeFailing Code = "KV507"
+	RouterPanics    Code = "KV508"
+	ModelsUnknown   Code = "KV509"
 )
 
 // Entry is what a code means.

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,9 @@ func (e *engineFacts) up() bool { return e.health.err == nil && e.health.status 
 
 // readEngine asks one engine. One that does not answer is not asked further.
 func (d *Doctor) readEngine(ctx context.Context, e *engineFacts) {
+	whole := 2 * d.opt.Timeout // an engine that is slow with every page does not hold up the others for long
+	ctx, cancel := context.WithTimeoutCause(ctx, whole, fmt.Errorf("the pages before it took %s", whole))
+	defer cancel()
 	scheme := "http://"
 	if d.opt.Config.Engines.TLS.On() {
 		scheme = "https://"

@@ -55,8 +55,8 @@ func (f *facts) examineRouter(c *collector) {
 		c.found(RouterUnready, "router", "GET %s/readyz: %s: %s", r.url, r.ready.says(), what)
 	}
 	m := r.metrics
-	value := func(name string, labels ...string) float64 {
-		v, _ := m.sum(name, labels...)
+	value := func(name string) float64 {
+		v, _ := m.sum(name)
 		return v
 	}
 	if n := value("kvsteer_index_differences_total"); n > 0 || value("kvsteer_index_walking") > 0 {
@@ -136,4 +136,6 @@ func (f *facts) modelNames() []string {
 }
 
 // location names a URL without what may be secret in it.
-func location(url, path string) string { return fmt.Sprintf("%s/%s", strings.TrimSuffix(url, "/"), path) }
+func location(url, path string) string {
+	return fmt.Sprintf("%s/%s", strings.TrimSuffix(url, "/"), path)
+}

@@ -246,6 +246,11 @@ var seeds = []seed{
 	{"an endpoint that Envoy alone has", EndpointOnlyEnvoy, []Code{OtherConfig}, "", func(w *world) {
 		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "")
 	}},
+	{"an endpoint in the cluster of another pool", EndpointOnlyEnvoy, []Code{EndpointNotInEnvoy, OtherConfig}, "", func(w *world) {
+		w.configure("  - address: "+engine2, "- name: other\n  models: [other]\n  endpoints:\n  - address: "+engine2)
+		w.replace(engine2+"/v1/models", `"id":"tiny"`, `"id":"other"`)
+		w.replace(engine2+"/v1/models", `"id":"adapter-a"`, `"id":"other"`)
+	}},
 	{"no body", BodyNotBuffered, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "processing_mode"))) }},
 	{"a streamed body", BodyNotBuffered, nil, "envoy-1.37.0", func(w *world) {
 		w.edit(ofType("ExternalProcessor", set("FULL_DUPLEX_STREAMED", "processing_mode", "request_body_mode")))
@@ -284,7 +289,9 @@ var seeds = []seed{
 		})
 	}},
 	{"no retries", NoRetry, nil, "", func(w *world) { w.edit(named("chat/decided", set(nil, "route", "retry_policy"))) }},
-	{"retries of something else", NoRetry, nil, "", func(w *world) { w.edit(named("chat/decided", set("retriable-4xx", "route", "retry_policy", "retry_on"))) }},
+	{"retries of something else", NoRetry, nil, "", func(w *world) {
+		w.edit(named("chat/decided", set("retriable-4xx", "route", "retry_policy", "retry_on")))
+	}},
 	{"connections kept for an hour", IdleTimeout, nil, "", func(w *world) { w.edit(named("kvsteer_pick", set(nil, "typed_extension_protocol_options"))) }},
 
 	{"no router", RouterSilent, nil, "", func(w *world) { w.down[routerAddr] = true }},

@@ -212,7 +212,10 @@ func (s *site) steered() []steered {
 			for _, m := range st.members {
 				st.roles = append(st.roles, s.roleOf(m))
 			}
-			if (slices.Contains(st.roles, first) || slices.Contains(st.roles, override)) && !(st.conditional && s.keepsRoute(filter)) {
+			if st.conditional && s.keepsRoute(filter) {
+				continue // it is never taken
+			}
+			if slices.Contains(st.roles, first) || slices.Contains(st.roles, override) {
 				all = append(all, st)
 			}
 		}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -32,7 +33,9 @@ type world struct {
 	pages  map[string]string // by address and path
 	status map[string]int    // by address and path, where it is not 200
 	down   map[string]bool   // addresses that refuse connections
+	hang   map[string]bool   // by address and path: no answer
 	opt    Options
+	server *httptest.Server // stands for all of the site
 
 	mu   sync.Mutex
 	seen []string // method, address and path of each request
@@ -41,7 +44,7 @@ type world struct {
 
 // newWorld returns a site without a fault, with the Envoy of one folder of testdata before it.
 func newWorld(t *testing.T, envoy string) *world {
-	w := &world{t: t, pages: map[string]string{}, status: map[string]int{}, down: map[string]bool{}}
+	w := &world{t: t, pages: map[string]string{}, status: map[string]int{}, down: map[string]bool{}, hang: map[string]bool{}}
 	w.config = w.read("kvsteer.yaml")
 	for i, e := range []string{engine1, engine2} {
 		for path, file := range map[string]string{
@@ -58,6 +61,8 @@ func newWorld(t *testing.T, envoy string) *world {
 	w.pages[routerAddr+"/metrics"] = w.read("router/metrics.txt")
 	w.pages[routerAddr+"/readyz"] = "ready\n"
 	w.envoy(envoy)
+	w.server = httptest.NewServer(http.HandlerFunc(w.serve))
+	t.Cleanup(w.server.Close)
 	w.opt = Options{Router: "http://" + routerAddr, Envoy: "http://" + envoyAddr, Proc: "testdata/proc", Probe: true}
 	return w
 }
@@ -195,28 +200,41 @@ func set(value any, path ...string) func(o map[string]any) {
 
 func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	at := r.Host + r.URL.Path
+	_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client has gone
 	w.mu.Lock()
 	w.seen = append(w.seen, r.Method+" "+at)
 	if key := r.Header.Get("Authorization"); key != "" {
 		w.keys = append(w.keys, at+" "+key)
 	}
 	w.mu.Unlock()
+	if w.hang[at] {
+		<-r.Context().Done()
+		return
+	}
 	page, ok := w.pages[at]
 	if !ok {
 		http.Error(rw, `{"detail":"Not Found"}`, http.StatusNotFound)
 		return
 	}
 	if s := w.status[at]; s != 0 {
+		rw.Header().Set("Location", "http://"+engine2+"/health") // for those that are redirects
 		rw.WriteHeader(s)
 	}
 	_, _ = rw.Write([]byte(page))
 }
 
-// run starts a server that stands for all of the site, and looks at it.
+// run looks at the site.
 func (w *world) run() *Report {
 	w.t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(w.serve))
-	defer server.Close()
+	report, err := w.doctor().Run(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return report
+}
+
+func (w *world) doctor() *Doctor {
+	w.t.Helper()
 	cfg, err := config.Parse("kvsteer.yaml", []byte(w.config))
 	if err != nil {
 		w.t.Fatal(err)
@@ -227,17 +245,13 @@ func (w *world) run() *Report {
 		if w.down[address] {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 		}
-		return new(net.Dialer).DialContext(ctx, network, server.Listener.Addr().String())
+		return new(net.Dialer).DialContext(ctx, network, w.server.Listener.Addr().String())
 	}
 	d, err := New(o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	report, err := d.Run(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return report
+	return d
 }
 
 // codes are the different codes of a report.

@@ -35,7 +35,7 @@ func newSite(t *testing.T) *site {
 
 func (s *site) options(chat, embed Match) Options {
 	return Options{
-		Routers:         []string{s.router.addr},
+		Routers:        []string{s.router.addr},
 		MessageTimeout: 20 * time.Second, // a busy machine must not decide the test
 		Pools: []Pool{
 			{Name: "chat", Match: chat, Endpoints: []string{s.chat1.addr, s.chat2.addr}},

@@ -56,10 +56,10 @@ func (b *builder) connectionManager() *hcmv3.HttpConnectionManager {
 			}},
 		},
 		EarlyHeaderMutationExtensions: b.earlyMutations(append(removals(targetHeaders()), removePrefix(internalPrefix))),
-		AccessLog:        append([]*accesslogv3.AccessLog{b.accessLog()}, b.accessLogService()...),
-		LocalReplyConfig: b.localReplies(),
-		HttpFilters:      b.httpFilters(),
-		RouteSpecifier:   &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
+		AccessLog:                     append([]*accesslogv3.AccessLog{b.accessLog()}, b.accessLogService()...),
+		LocalReplyConfig:              b.localReplies(),
+		HttpFilters:                   b.httpFilters(),
+		RouteSpecifier:                &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
 	}
 }
 

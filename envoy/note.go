@@ -83,7 +83,8 @@ func (b *builder) commonNotes() []note {
 		{where: upstreamOptions + " http_filters", text: "Hides the headers from engines once the host is chosen. Envoy runs the upstream filters of the cluster that a " +
 			"route names, not those of a composite's members."},
 		{where: ClusterRouter + " outlier_detection", text: "A router that refuses a connection is left out from then on, until a health check succeeds."},
-		{where: ClusterRouter + " common_lb_config", text: "A router that fails its checks gets no streams: requests fall back at once instead of after message_timeout."},
+		{where: ClusterRouter + " common_lb_config", text: "A router that fails its checks gets no streams, from that moment on: requests fall back at once instead of after " +
+			"message_timeout."},
 		{where: b.ownFallback() + " common_lb_config healthy_panic_threshold", text: "Endpoints that fail their checks are left out, unless all do."},
 		{where: "transport_socket", text: "The certificate must come from this authority and carry this name."},
 		{where: "common_tls_context validation_context", text: "Read once, at Envoy's start: with kvsteer envoy --secrets DIR Envoy takes files that are replaced."},

@@ -146,7 +146,7 @@ func (b *builder) route(name string, match *routev3.RouteMatch, m Match, cluster
 	return r
 }
 
-// decisionHeader shows the decision as name=value pairs, for people: a value that is not there is "-".
+// decisionHeader shows the decision as name=value pairs, for people: without a decision the values are empty.
 func decisionHeader() *corev3.HeaderValueOption {
 	var parts []string
 	for _, f := range [][2]string{

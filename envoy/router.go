@@ -23,7 +23,10 @@ func (b *builder) router() *clusterv3.Cluster {
 		Name:                 ClusterRouter,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       duration(routerTimeout),
-		CommonLbConfig:       &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{
+			HealthyPanicThreshold: &typev3.Percent{Value: 0},
+			UpdateMergeWindow:     duration(0), // the default holds back all changes of health but the first for 1 s
+		},
 		HealthChecks: []*corev3.HealthCheck{{
 			Timeout:            duration(time.Second),
 			Interval:           duration(routerInterval),

@@ -156,7 +156,7 @@ func TestLicenceOf(t *testing.T) {
 	for text, want := range map[string]string{
 		"Permission is hereby granted, free of charge, to any person\n  obtaining a copy … The above copyright notice and this permission notice shall": "MIT",
 		"Redistribution and use in source and binary forms … Neither the name of X … THIS SOFTWARE IS PROVIDED BY":                                      "BSD-3-Clause",
-		"Redistribution and use in source and binary forms … THIS SOFTWARE IS PROVIDED BY":                                                               "BSD-2-Clause",
+		"Redistribution and use in source and binary forms … THIS SOFTWARE IS PROVIDED BY":                                                              "BSD-2-Clause",
 		"GNU GENERAL PUBLIC LICENSE Version 3": "",
 		"Mozilla Public License Version 2.0":   "",
 		"":                                     "",

@@ -60,15 +60,19 @@ func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
 		return nil, err
 	}
 	kvindex.NewMetrics(reg, index)
+	dialTLS, err := engineDialer(cfg.Engines.TLS, cfg.Engines.HTTP2)
+	if err != nil {
+		return nil, err
+	}
 	s.pools, err = pool.New(pool.Options{
-		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
+		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.tokenizer, err = tokenize.New(tokenize.Options{
 		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cacheBytes(cfg), Concurrency: cfg.Tokenize.Concurrency,
-		MaxTokens: cfg.Limits.PromptTokens, Metrics: tokenize.NewMetrics(reg),
+		MaxTokens: cfg.Limits.PromptTokens, DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Metrics: tokenize.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err

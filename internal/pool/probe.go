@@ -77,11 +77,18 @@ func (s *Set) settle(e *Endpoint, err error) health {
 type prober struct {
 	client  *http.Client
 	timeout time.Duration
+	scheme  string
 }
 
-func probeClient() *http.Client {
+func probeClient(o Options) *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!o.HTTP2)
+	protocols.SetHTTP2(o.HTTP2)
+	protocols.SetUnencryptedHTTP2(o.HTTP2)
 	return &http.Client{
 		Transport: &http.Transport{
+			DialTLSContext:         o.DialTLS,
+			Protocols:              protocols,
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: 64 << 10,
 		},
@@ -92,7 +99,7 @@ func probeClient() *http.Client {
 func (p prober) check(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.scheme+"://"+addr+"/health", nil)
 	if err != nil {
 		return err
 	}

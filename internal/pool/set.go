@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -24,6 +25,10 @@ type Options struct {
 	// HTTP sends the probes. The default opens one connection per probe, so that a probe also shows that connections are accepted,
 	// follows no redirects and uses no proxy.
 	HTTP *http.Client
+	// DialTLS connects to endpoints that speak TLS; nil stands for clear text. The default HTTP uses it, and probes say https with it.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	// HTTP2 has the default HTTP speak HTTP/2, without DialTLS by prior knowledge.
+	HTTP2 bool
 
 	Log     *slog.Logger // default: none
 	Metrics *Metrics     // default: not exported
@@ -69,7 +74,7 @@ func New(o Options) (*Set, error) {
 		o.MaxBackoff = 5 * o.ProbeInterval
 	}
 	if o.HTTP == nil {
-		o.HTTP = probeClient()
+		o.HTTP = probeClient(o)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -87,9 +92,12 @@ func New(o Options) (*Set, error) {
 
 	s := &Set{
 		health: schedule{interval: o.ProbeInterval, first: o.ProbeInterval / 4, cap: o.MaxBackoff},
-		probe:  prober{client: o.HTTP, timeout: o.ProbeTimeout},
+		probe:  prober{client: o.HTTP, timeout: o.ProbeTimeout, scheme: "http"},
 		log:    o.Log,
 		m:      o.Metrics,
+	}
+	if o.DialTLS != nil {
+		s.probe.scheme = "https"
 	}
 	s.view.Store(newView(o.Pools))
 	return s, nil

@@ -8,7 +8,8 @@ const downAfter = 2
 // health is the state of one endpoint as checks leave it. The zero value is an endpoint that nothing is known about: healthy.
 type health struct {
 	down     bool
-	failures int // failed checks in a row; a connect error reported from outside counts as one
+	suspect  bool // a request that was sent there ran elsewhere, and no probe was good since
+	failures int  // failed checks in a row; a connect error reported from outside counts as one
 }
 
 // ok is the state after a good probe.
@@ -21,12 +22,21 @@ func (h health) failed(refused bool) health {
 	return h
 }
 
-// suspected is the state after a connect error seen outside of the probes. However many requests report one, it
+// unconnected is the state after a connect error seen outside of the probes. However many requests report one, it
 // counts once: they may all have met the same short outage.
-func (h health) suspected() health {
+func (h health) unconnected() health {
 	h.failures = max(h.failures, 1)
 	return h
 }
+
+// missed is the state after a request that did not run where it was sent.
+func (h health) missed() health {
+	h.suspect = true
+	return h
+}
+
+// suspectInterval is the longest time between two probes of a suspect endpoint.
+const suspectInterval = time.Second
 
 // schedule spaces the probes of one endpoint.
 type schedule struct {
@@ -45,6 +55,9 @@ func (s schedule) delay(h health, jitter float64) time.Duration {
 		for i := 1; i < h.failures && d < s.cap; i++ {
 			d = min(2*d, s.cap)
 		}
+	}
+	if h.suspect {
+		d = min(d, suspectInterval)
 	}
 	return time.Duration(float64(d) * (1 + spread*(2*jitter-1)))
 }

@@ -208,6 +208,12 @@ func withoutPort(host string) string {
 // Name is the pool's name.
 func (p *Pool) Name() string { return p.config.Name }
 
+// Models are the served names of the base weights. The slice must not be changed.
+func (p *Pool) Models() []string { return p.config.Models }
+
+// Adapters are the served names of adapters. The slice must not be changed.
+func (p *Pool) Adapters() []string { return p.config.Adapters }
+
 // MaxModelLen is the configured length of prompt and answer in tokens, 0 when not known.
 func (p *Pool) MaxModelLen() int { return p.config.MaxModelLen }
 

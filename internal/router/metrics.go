@@ -94,11 +94,18 @@ func (w *stopwatch) lap(s stage) {
 	w.last = t
 }
 
-func (w *stopwatch) stop() { w.m.seconds[stageTotal].Observe(w.now().Sub(w.begin).Seconds()) }
+// stop observes the whole decision, and returns its time.
+func (w *stopwatch) stop() time.Duration {
+	took := w.now().Sub(w.begin)
+	w.m.seconds[stageTotal].Observe(took.Seconds())
+	return took
+}
 
 // endpointCollector exports what is known of each endpoint of a router.
 type endpointCollector struct {
 	router    *atomic.Pointer[Router]
+	percent   *prometheus.Desc
+	decisions *prometheus.Desc
 	backlog   *prometheus.Desc
 	queue     *prometheus.Desc
 	blocks    *prometheus.Desc
@@ -112,6 +119,8 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 	}
 	return &endpointCollector{
 		router:    r,
+		percent:   desc("pool_percent", "Share of the pool's requests that are decided in each mode, in percent.", "mode"),
+		decisions: desc("endpoint_decisions_total", "Decisions whose first choice is the endpoint. In mode observe Envoy was not told.", "endpoint", "mode"),
 		queue:     desc("prefill_queue", "Requests in prefill per healthy endpoint of the pool, averaged over 10 s, as the router reckons them."),
 		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
@@ -121,7 +130,7 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 }
 
 func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.queue, c.backlog, c.blocks, c.matchable, c.problem} {
+	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.queue, c.backlog, c.blocks, c.matchable, c.problem} {
 		ch <- d
 	}
 }
@@ -134,12 +143,20 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
 	for _, f := range r.all() {
 		name, targets := f.name(), f.all()
+		for mode, share := range f.steering.Load().shares() {
+			gauge(c.percent, float64(share), name, mode.String())
+		}
 		loads := f.loads(targets, r.now())
 		var healthy []standing
 		for i, t := range targets {
 			addr := t.endpoint.Addr()
+			counter(c.decisions, t.steered.Load(), name, addr, ModeOn.String())
+			counter(c.decisions, t.observed.Load(), name, addr, ModeObserve.String())
 			gauge(c.backlog, loads[i].backlog, name, addr)
 			if t.endpoint.Healthy() {
 				healthy = append(healthy, standing{load: loads[i]})
@@ -153,11 +170,11 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.blocks, float64(device), name, addr, "device")
 			gauge(c.blocks, float64(any), name, addr, "any")
 			matchable := 0.0
-			if any > 0 && state.readable() {
+			if any > 0 && s.readable(state) {
 				matchable = 1
 			}
 			gauge(c.matchable, matchable, name, addr)
-			if p := state.problemName(); p != "" {
+			if p := s.problemName(state); p != "" {
 				gauge(c.problem, 1, name, addr, p)
 			}
 		}

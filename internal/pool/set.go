@@ -195,6 +195,9 @@ func (s *Set) ByRequest(host, path string, header func(name string) string) (*Po
 
 // withoutPort takes the port from a host, as Envoy does; an IPv6 address keeps its brackets.
 func withoutPort(host string) string {
+	if strings.IndexByte(host, ':') < 0 {
+		return host // what SplitHostPort would make an error of
+	}
 	h, _, err := net.SplitHostPort(host)
 	switch {
 	case err != nil:

@@ -35,13 +35,13 @@ func TestHealth(t *testing.T) {
 			for _, step := range tt.steps {
 				switch step {
 				case ok:
-					h = h.ok()
+					h = h.ok(time.Time{})
 				case fail:
 					h = h.failed(false)
 				case refused:
 					h = h.failed(true)
 				case suspect:
-					h = h.suspected()
+					h = h.unconnected()
 				}
 			}
 			if h.down != tt.down {

@@ -47,7 +47,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 			}
 		}
 		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{})
+		sc.standings = append(sc.standings, standing{suspect: t.endpoint.Suspect()})
 	}
 	return indexed
 }
@@ -74,7 +74,11 @@ func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, ran
 			continue
 		}
 		c.target.account.advance(now, &f.pace)
-		sc.costs = append(sc.costs, c.target.account.load().backlog)
+		cost := c.target.account.load(false).backlog
+		if c.endpoint.Suspect() {
+			cost += suspectCost
+		}
+		sc.costs = append(sc.costs, cost)
 		sc.at = append(sc.at, i)
 	}
 	if best := pick(sc.costs, -1, 0, random); best >= 0 {

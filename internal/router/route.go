@@ -23,7 +23,8 @@ func (r *Router) Decide(ctx context.Context, req Request) Decision {
 }
 
 func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *stopwatch) Decision {
-	d := Decision{ID: r.ids.next(), Rung: RungNone}
+	id, number := r.ids.next()
+	d := Decision{ID: id, Rung: RungNone}
 	parsed := openai.Request{Reason: openai.Reason(ReasonUnread)}
 	if !req.Unread {
 		parsed = openai.Parse(req.Meta, req.Body, r.limits)
@@ -60,8 +61,11 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonAborted
 	}
 
-	charge := prompt > 0 && d.Reason != ReasonOverModel && d.Reason != ReasonAborted
-	first, second := f.place(sc, prompt, charge, r.weights, watch.last, r.random)
+	b := booking{number: number, charge: d.Reason != ReasonOverModel, steered: d.Mode == ModeOn}
+	if d.Reason == ReasonAborted {
+		b.number = 0 // nobody is left to send it
+	}
+	first, second := f.place(sc, prompt, b, r.weights, watch.last, r.random)
 	d.Endpoint = sc.candidates[first].endpoint.Addr()
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()

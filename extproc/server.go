@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -27,8 +28,9 @@ const (
 	slack = 1 << 20
 	// maxStreams is the number of streams of one connection. Envoy opens another connection beyond it.
 	maxStreams = 10_000
-	// streamWorkers is the number of goroutines kept for streams; when all are busy, a stream gets one of its own.
-	streamWorkers = 64
+	// streamWorkers is the number of goroutines kept for streams; when all are busy, a stream gets one of its own. An access log stream
+	// keeps its worker for as long as it lives.
+	streamWorkers = 256
 	// streamWindow is what a stream may send before its message is asked for; with a message asked for, gRPC opens the window to its
 	// whole length. 64 KiB is gRPC's least.
 	streamWindow = 64 << 10
@@ -49,6 +51,10 @@ type Decider interface {
 type Options struct {
 	// Decider decides each request. Required.
 	Decider Decider
+
+	// Completer takes the records of Envoy's gRPC access log, and is told of decisions that could not be sent. Default: the access log
+	// service is not offered.
+	Completer Completer
 
 	// MaxBody is the longest request body that is read, in bytes; longer ones are decided without it. Envoy's buffer limit should not be
 	// higher: a longer body of undeclared length is then refused by gRPC rather than decided. Default 32 MiB, 1 byte to 1 GiB.
@@ -81,15 +87,16 @@ type Options struct {
 
 // Server is an external-processing server.
 type Server struct {
-	decider  Decider
-	maxBody  int64
-	budget   time.Duration
-	bodyWait time.Duration
-	notice   time.Duration
-	drain    time.Duration
-	log      *slog.Logger
-	metrics  *Metrics
-	account  *account
+	decider   Decider
+	completer Completer // nil for none
+	maxBody   int64
+	budget    time.Duration
+	bodyWait  time.Duration
+	notice    time.Duration
+	drain     time.Duration
+	log       *slog.Logger
+	metrics   *Metrics
+	account   *account
 
 	told      sync.Map     // mode label → true, once logged
 	lastPanic atomic.Int64 // Unix nanoseconds of the last panic logged
@@ -139,15 +146,16 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("extproc options: %w", errors.Join(errs...))
 	}
 	return &Server{
-		decider:  o.Decider,
-		maxBody:  o.MaxBody,
-		budget:   o.Budget,
-		bodyWait: o.BodyWait,
-		notice:   o.Notice,
-		drain:    o.Drain,
-		log:      o.Log,
-		metrics:  o.Metrics,
-		account:  newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
+		decider:   o.Decider,
+		completer: o.Completer,
+		maxBody:   o.MaxBody,
+		budget:    o.Budget,
+		bodyWait:  o.BodyWait,
+		notice:    o.Notice,
+		drain:     o.Drain,
+		log:       o.Log,
+		metrics:   o.Metrics,
+		account:   newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
 	}, nil
 }
 
@@ -168,8 +176,11 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		// Streams are short, and a goroutine that has grown its stack before halves what they cost beyond gRPC itself.
 		grpc.NumStreamWorkers(streamWorkers),
 	)
-	svc := &service{Server: s, closing: make(chan struct{})}
+	svc := &service{Server: s, ending: make(chan struct{}), closing: make(chan struct{})}
 	extprocv3.RegisterExternalProcessorServer(g, svc)
+	if s.completer != nil {
+		accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{service: svc})
+	}
 	checks := health.NewServer()
 	checks.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(g, checks)
@@ -198,6 +209,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 // shutdown ends g within Drain, Budget and lastGrace, harming as few requests as can be.
 func (s *Server) shutdown(g *grpc.Server, svc *service) {
 	ended := make(chan struct{})
+	close(svc.ending)
 	go func() {
 		defer close(ended)
 		g.GracefulStop()

@@ -85,7 +85,7 @@ func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
 		return nil, err
 	}
 	s.extproc, err = extproc.New(extproc.Options{
-		Decider: route, MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(),
+		Decider: route, Completer: route, MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(),
 		Drain: cfg.Drain.Std(), Log: log.With("component", "extproc"), Metrics: extproc.NewMetrics(reg),
 	})
 	if err != nil {

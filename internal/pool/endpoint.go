@@ -3,6 +3,7 @@ package pool
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Endpoint is one engine's address and health.
@@ -36,7 +37,8 @@ func (e *Endpoint) Addr() string { return e.addr }
 // Healthy says whether requests may be sent to the endpoint.
 func (e *Endpoint) Healthy() bool { return e.up.Load() }
 
-// Suspect says that a request which was sent to the endpoint ran elsewhere, and that no probe has found the endpoint well since.
+// Suspect says that requests which were sent to the endpoint ran elsewhere or failed, and that nothing has shown it well since. Such an
+// endpoint is the first choice only where all are suspect.
 func (e *Endpoint) Suspect() bool { return e.suspect.Load() }
 
 // Draining says that the endpoint is to get no more requests.
@@ -71,6 +73,24 @@ func (e *Endpoint) ReportMissed() {
 	e.Recheck()
 }
 
+// ReportServerError tells that the endpoint answered a request with a server error, or broke off: it is probed at once, and suspect after
+// several such answers without a good one between them.
+func (e *Endpoint) ReportServerError() {
+	now := time.Now()
+	e.change(func(h health) health { return h.erred(now) })
+	e.Recheck()
+}
+
+// ReportAnswer tells that the endpoint answered a request: its server errors before that do not count any more.
+func (e *Endpoint) ReportAnswer() {
+	e.mu.Lock()
+	clean := e.state.errors == 0
+	e.mu.Unlock()
+	if !clean {
+		e.change(health.answered)
+	}
+}
+
 // Recheck asks for a probe at once, without judging. It does nothing while Run is not running.
 func (e *Endpoint) Recheck() {
 	select {
@@ -85,7 +105,7 @@ func (e *Endpoint) change(f func(health) health) (before, after health) {
 	before = e.state
 	e.state = f(before)
 	e.up.Store(!e.state.down)
-	e.suspect.Store(e.state.suspect)
+	e.suspect.Store(e.state.suspect())
 	e.publish()
 	return before, e.state
 }

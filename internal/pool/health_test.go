@@ -35,7 +35,7 @@ func TestHealth(t *testing.T) {
 			for _, step := range tt.steps {
 				switch step {
 				case ok:
-					h = h.ok()
+					h = h.ok(time.Time{})
 				case fail:
 					h = h.failed(false)
 				case refused:
@@ -67,9 +67,9 @@ func TestScheduleDelay(t *testing.T) {
 		{"capped", health{failures: 6}, 0.5, 10 * time.Second},
 		{"capped for ever", health{failures: 1 << 40}, 0.5, 10 * time.Second},
 		{"failing, shortest", health{failures: 1}, 0, 375 * time.Millisecond},
-		{"suspect", health{suspect: true}, 0.5, time.Second},
-		{"suspect and failing", health{suspect: true, failures: 1}, 0.5, 500 * time.Millisecond},
-		{"suspect and down", health{suspect: true, down: true, failures: 6}, 0.5, time.Second},
+		{"suspect", health{elsewhere: true}, 0.5, time.Second},
+		{"suspect and failing", health{elsewhere: true, failures: 1}, 0.5, 500 * time.Millisecond},
+		{"suspect and down", health{elsewhere: true, down: true, failures: 6}, 0.5, time.Second},
 	}
 	for _, tt := range tests {
 		if got := s.delay(tt.health, tt.jitter); got != tt.want {

@@ -119,7 +119,8 @@ func (s *Set) watch(ctx context.Context, e *Endpoint) {
 func (s *Set) settle(e *Endpoint, err error) health {
 	var before, after health
 	if err == nil {
-		before, after = e.change(health.ok)
+		now := time.Now()
+		before, after = e.change(func(h health) health { return h.ok(now) })
 	} else {
 		s.m.failures.WithLabelValues(e.pool, e.addr).Inc()
 		refused := errors.Is(err, syscall.ECONNREFUSED)

@@ -11,7 +11,6 @@ import (
 type candidate struct {
 	target    *target
 	endpoint  *pool.Endpoint
-	suspect   bool
 	slot      kvindex.Slot
 	blockSize int // tokens per block; 0 when the prompt is not matched here
 	extraKeys bool
@@ -39,7 +38,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 		if !t.endpoint.Healthy() || t.endpoint.Draining() {
 			continue
 		}
-		c := candidate{target: t, endpoint: t.endpoint, suspect: t.endpoint.Suspect()}
+		c := candidate{target: t, endpoint: t.endpoint}
 		if s := t.source.Load(); s != nil {
 			if state := s.state.Load(); s.readable(state) {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
@@ -49,21 +48,9 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 			}
 		}
 		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{})
+		sc.standings = append(sc.standings, standing{suspect: t.endpoint.Suspect()})
 	}
 	return indexed
-}
-
-// suspectCost is above every cost in tokens, so that a suspect endpoint is chosen only among such.
-const suspectCost = 1e12
-
-// avoidSuspects adds to the costs of candidates that are suspect.
-func (sc *scratch) avoidSuspects() {
-	for i := range sc.candidates {
-		if sc.candidates[i].suspect {
-			sc.costs[i] += suspectCost
-		}
-	}
 }
 
 // dropPlain leaves only those indexed whose events tell salted blocks from plain ones.
@@ -88,8 +75,8 @@ func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, ran
 			continue
 		}
 		c.target.account.advance(now, &f.pace)
-		cost := c.target.account.load().backlog
-		if c.suspect {
+		cost := c.target.account.load(false).backlog
+		if c.endpoint.Suspect() {
 			cost += suspectCost
 		}
 		sc.costs = append(sc.costs, cost)

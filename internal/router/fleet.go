@@ -19,8 +19,11 @@ type fleet struct {
 
 	configured steering // what the configuration says; guarded by the Router's mu
 
-	mu   sync.Mutex // held over the pricing of one request: each sees the charges of all before it
-	pace pace
+	mu      sync.Mutex // held over the pricing of one request: each sees the charges of all before it
+	pace    pace
+	open    openings
+	tally   tally
+	expired uint64 // decisions whose record has not come in time
 }
 
 // target is one endpoint of a fleet.
@@ -91,34 +94,62 @@ func (f *fleet) overModel(tokens int) bool {
 	return n > 0 && tokens >= n
 }
 
-// loads reads the accounts of targets.
+// target finds an endpoint by its address; nil when the pool has no such one (any more).
+func (f *fleet) target(addr string) *target {
+	for _, t := range f.all() {
+		if t.endpoint.Addr() == addr {
+			return t
+		}
+	}
+	return nil
+}
+
+// loads reads the accounts of targets. Decisions beyond their lifetime expire first.
 func (f *fleet) loads(targets []*target, now time.Time) []load {
+	f.expireAll(now)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	loads := make([]load, len(targets))
+	exact := f.tally.exact(now)
 	for i, t := range targets {
 		t.account.advance(now, &f.pace)
-		loads[i] = t.account.load()
+		loads[i] = t.account.load(exact)
 	}
 	return loads
 }
 
-// place picks the first and the second choice among the candidates for a prompt of so many tokens, and charges the first with what it must
-// compute. It returns positions in sc.candidates; second is −1 when there is only one.
-func (f *fleet) place(sc *scratch, prompt int, charge bool, w weights, now time.Time, random func(int) int) (first, second int) {
+// expireAll ends all decisions that are beyond their lifetime, letting others have the lock in between.
+func (f *fleet) expireAll(now time.Time) {
+	for more := true; more; {
+		f.mu.Lock()
+		more = f.expire(now, expireStep)
+		f.mu.Unlock()
+	}
+}
+
+// openDecisions counts the decisions that are open, and those that have expired.
+func (f *fleet) openDecisions() (open int, expired uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.open.len(), f.expired
+}
+
+// place picks the first and the second choice among the candidates for a prompt of so many tokens, and charges the first with what it must
+// compute. It returns positions in sc.candidates; second is −1 when there is only one.
+func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Time, random func(int) int) (first, second int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	exact := f.tally.exact(now)
 	for i, c := range sc.candidates {
 		c.target.account.advance(now, &f.pace)
-		sc.standings[i].load = c.target.account.load()
+		sc.standings[i].load = c.target.account.load(exact)
 	}
 	sc.costs = appendCosts(sc.costs[:0], prompt, sc.standings, w)
-	sc.avoidSuspects()
 	first = pick(sc.costs, -1, w.near, random)
 	second = pick(sc.costs, first, w.near, random)
-	if charge {
+	if b.number != 0 {
 		s := sc.standings[first]
-		sc.candidates[first].target.account.charge(float64(prompt)-s.credit(w), float64(prompt), s.last)
+		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(w), prompt, s.last, now)
 	}
 	return first, second
 }
@@ -130,6 +161,45 @@ func (t *target) count(m Mode) {
 	} else {
 		t.observed.Add(1)
 	}
+}
+
+// complete ends a decision by its record. ok is false when it is not open.
+func (f *fleet) complete(number uint64, c Completion, now time.Time) (o opening, e ending, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o, ok = f.open.take(number); !ok {
+		return o, e, false
+	}
+	f.tally.record(now)
+	f.release(o, now)
+	e = judge(c, o.target.endpoint.Addr(), o.steered)
+	if e.computed {
+		return o, e, true
+	}
+	age := now.Sub(o.since)
+	o.target.account.forget(o.uncached, age)
+	if t := f.target(e.tried); e.moved && e.trial != trialUnreached && t != nil {
+		t.account.advance(now, &f.pace)
+		t.account.computed(o.uncached, age)
+	}
+	return o, e, true
+}
+
+// undeliver takes a decision back as if it had not been made.
+func (f *fleet) undeliver(number uint64, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o, ok := f.open.take(number); ok {
+		f.release(o, now)
+		o.target.account.forget(o.uncached, now.Sub(o.since))
+	}
+}
+
+// foreign takes note of a record that should have come to another router.
+func (f *fleet) foreign() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tally.stray()
 }
 
 // confirmChunk bounds the keys looked at in one go under the ledger's lock.

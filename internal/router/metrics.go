@@ -30,6 +30,7 @@ type Metrics struct {
 	decisions *prometheus.CounterVec // pool, mode, rung, reason
 	matched   *prometheus.CounterVec // pool, mode, rung
 	prompt    *prometheus.CounterVec // pool, mode, rung
+	records   *prometheus.CounterVec // outcome
 	seconds   [stages]prometheus.Observer
 	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
 }
@@ -50,6 +51,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "kvsteer_router_prompt_tokens_total",
 			Help: "Prompt tokens of prompts that were matched; in rung approximate, estimated.",
 		}, []string{"pool", "mode", "rung"}),
+		records: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_router_records_total",
+			Help: "Records of Envoy's access log by outcome: released and moved ended a decision; late, unknown, foreign, undecided and partial changed nothing.",
+		}, []string{"outcome"}),
+	}
+	for _, o := range RecordOutcomes() {
+		m.records.WithLabelValues(string(o))
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",
@@ -73,6 +81,8 @@ func (m *Metrics) decided(d Decision) {
 		m.prompt.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung)).Add(float64(d.Prompt))
 	}
 }
+
+func (m *Metrics) record(o RecordOutcome) { m.records.WithLabelValues(string(o)).Inc() }
 
 // stopwatch observes the stages of one decision one after the other.
 type stopwatch struct {
@@ -106,7 +116,10 @@ type endpointCollector struct {
 	router    *atomic.Pointer[Router]
 	percent   *prometheus.Desc
 	decisions *prometheus.Desc
+	open      *prometheus.Desc
+	expired   *prometheus.Desc
 	backlog   *prometheus.Desc
+	running   *prometheus.Desc
 	queue     *prometheus.Desc
 	blocks    *prometheus.Desc
 	matchable *prometheus.Desc
@@ -122,6 +135,9 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 		percent:   desc("pool_percent", "Share of the pool's requests that are decided in each mode, in percent.", "mode"),
 		decisions: desc("endpoint_decisions_total", "Decisions whose first choice is the endpoint. In mode observe Envoy was not told.", "endpoint", "mode"),
 		queue:     desc("prefill_queue", "Requests in prefill per healthy endpoint of the pool, averaged over 10 s, as the router reckons them."),
+		open:      desc("open_decisions", "Decisions whose request is not known to have ended."),
+		expired:   desc("expired_decisions_total", "Decisions whose record did not come within 10 min, or that were the oldest of too many."),
+		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
 		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
 		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.", "endpoint"),
@@ -130,7 +146,7 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 }
 
 func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.queue, c.backlog, c.blocks, c.matchable, c.problem} {
+	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.open, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem} {
 		ch <- d
 	}
 }
@@ -158,6 +174,7 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			counter(c.decisions, t.steered.Load(), name, addr, ModeOn.String())
 			counter(c.decisions, t.observed.Load(), name, addr, ModeObserve.String())
 			gauge(c.backlog, loads[i].backlog, name, addr)
+			gauge(c.running, loads[i].running, name, addr)
 			if t.endpoint.Healthy() {
 				healthy = append(healthy, standing{load: loads[i]})
 			}
@@ -179,5 +196,8 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		gauge(c.queue, kappa(healthy), name)
+		open, expired := f.openDecisions()
+		gauge(c.open, float64(open), name)
+		ch <- prometheus.MustNewConstMetric(c.expired, prometheus.CounterValue, float64(expired), name)
 	}
 }

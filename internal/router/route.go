@@ -25,7 +25,8 @@ func (r *Router) Decide(ctx context.Context, req Request) Decision {
 }
 
 func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *stopwatch) Decision {
-	d := Decision{ID: r.ids.next(), Rung: RungNone}
+	id, number := r.ids.next()
+	d := Decision{ID: id, Rung: RungNone}
 	keyed := r.keyed(req)
 	if keyed != nil && keyed.steering.Load().mode == ModeOff {
 		return keyed.off(d)
@@ -70,8 +71,11 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonAborted
 	}
 
-	charge := counts && prompt > 0 && d.Reason != ReasonOverModel && d.Reason != ReasonAborted
-	first, second := f.place(sc, prompt, charge, r.weights, watch.last, r.random)
+	b := booking{number: number, charge: counts && d.Reason != ReasonOverModel, steered: d.Mode == ModeOn}
+	if d.Reason == ReasonAborted {
+		b.number = 0 // nobody is left to send it
+	}
+	first, second := f.place(sc, prompt, b, r.weights, watch.last, r.random)
 	d.Endpoint = sc.candidates[first].endpoint.Addr()
 	sc.candidates[first].target.count(d.Mode)
 	if second >= 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/router"
@@ -18,6 +19,7 @@ const (
 type readiness struct {
 	router *router.Router
 	warmup time.Duration
+	log    *slog.Logger
 	ready  chan struct{} // closed when it is true
 }
 
@@ -27,7 +29,7 @@ func (r *readiness) run(ctx context.Context) error {
 	defer over.Stop()
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
-	for waiting := true; waiting && !r.settled(); {
+	for waiting := true; waiting && !enough(r.router.Sources()); {
 		select {
 		case <-poll.C:
 		case <-over.C:
@@ -36,15 +38,16 @@ func (r *readiness) run(ctx context.Context) error {
 			return nil
 		}
 	}
+	if settled, all := r.router.Sources(); !enough(settled, all) {
+		r.log.Warn("not all event sources are settled; serving all the same", "settled", settled, "sources", all)
+	}
 	close(r.ready)
 	<-ctx.Done()
 	return nil
 }
 
-func (r *readiness) settled() bool {
-	settled, all := r.router.Sources()
-	return float64(settled) >= readyShare*float64(all)
-}
+// enough says whether of all event sources enough are settled.
+func enough(settled, all int) bool { return float64(settled) >= readyShare*float64(all) }
 
 // missing is what keeps the router from being ready, a line each.
 func (r *readiness) missing() []string {

@@ -86,7 +86,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	if err != nil {
 		return nil, err
 	}
-	s.readiness = &readiness{router: s.router, warmup: cfg.Warmup.Std(), ready: make(chan struct{})}
+	s.readiness = &readiness{router: s.router, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
 	limits := limits(cfg)
 	limits.Decider, limits.Completer, limits.Ready = s.router, s.router, s.readiness.ready
 	limits.Log, limits.Metrics = log.With("component", "extproc"), extproc.NewMetrics(reg)

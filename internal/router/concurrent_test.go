@@ -88,7 +88,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	one := func() {
 		sc.gather(f)
 		w.r.match(sc, blockhash.Namespace{Pool: "chat"}, tokens, &watch)
-		f.place(sc, len(tokens), true, w.r.weights, epoch, w.r.random)
+		f.place(sc, len(tokens), booking{number: 1, charge: true}, w.r.weights, epoch, w.r.random)
 		w.pass(time.Second)
 		f.loads(f.all(), w.clock())
 	}

@@ -49,7 +49,7 @@ func (s *service) Process(conv extprocv3.ExternalProcessor_ProcessServer) error 
 
 // converse holds one conversation to its end.
 func (s *service) converse(conv conversation) (o outcome) {
-	x := &exchange{service: s, conv: conv, hold: holding{account: s.account}}
+	x := &exchange{service: s, settings: s.settings.Load(), conv: conv, hold: holding{account: s.account}}
 	defer x.hold.force(0)
 	defer func() {
 		if v := recover(); v != nil {
@@ -63,6 +63,7 @@ func (s *service) converse(conv conversation) (o outcome) {
 // exchange is the state of one stream.
 type exchange struct {
 	*service
+	*settings
 
 	conv conversation
 	hold holding

@@ -12,13 +12,17 @@ type Endpoint struct {
 	addr string
 
 	// What readers see.
-	up      atomic.Bool
-	suspect atomic.Bool
+	up       atomic.Bool
+	suspect  atomic.Bool
+	draining atomic.Bool
 
 	wake chan struct{} // capacity 1: asks the prober to probe at once
 
+	configured bool // whether the configuration says that it drains; guarded by the Set's mu
+
 	mu    sync.Mutex
 	state health
+	m     *Metrics // nil while the endpoint is not probed: it has no series then
 }
 
 func newEndpoint(pool, addr string) *Endpoint {
@@ -36,6 +40,26 @@ func (e *Endpoint) Healthy() bool { return e.up.Load() }
 // Suspect says that requests which were sent to the endpoint ran elsewhere or failed, and that nothing has shown it well since. Such an
 // endpoint is the first choice only where all are suspect.
 func (e *Endpoint) Suspect() bool { return e.suspect.Load() }
+
+// Draining says that the endpoint is to get no more requests.
+func (e *Endpoint) Draining() bool { return e.draining.Load() }
+
+// Drain lets the endpoint get no more requests, or lets it get them again.
+func (e *Endpoint) Drain(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.draining.Store(on)
+	e.publish()
+}
+
+// configure takes over what the configuration says. It changes something only when the configuration has changed, so that what was asked for
+// meanwhile stays. The caller holds the Set's mu, or is alone.
+func (e *Endpoint) configure(drain bool) {
+	if drain != e.configured {
+		e.configured = drain
+		e.Drain(drain)
+	}
+}
 
 // ReportConnectError tells that a connection to the endpoint could not be made: that counts as a failed check, and it is probed at once.
 func (e *Endpoint) ReportConnectError() {
@@ -82,5 +106,24 @@ func (e *Endpoint) change(f func(health) health) (before, after health) {
 	e.state = f(before)
 	e.up.Store(!e.state.down)
 	e.suspect.Store(e.state.suspect())
+	e.publish()
 	return before, e.state
+}
+
+// show gives the endpoint its series; nil takes them away.
+func (e *Endpoint) show(m *Metrics) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if m == nil && e.m != nil {
+		e.m.remove(e)
+	}
+	e.m = m
+	e.publish()
+}
+
+// publish sets the series. The caller holds mu, so that no change brings them back once they are gone.
+func (e *Endpoint) publish() {
+	if e.m != nil {
+		e.m.set(e)
+	}
 }

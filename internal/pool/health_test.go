@@ -54,22 +54,25 @@ func TestHealth(t *testing.T) {
 func TestScheduleDelay(t *testing.T) {
 	s := schedule{interval: 2 * time.Second, first: 500 * time.Millisecond, cap: 10 * time.Second}
 	tests := []struct {
-		name     string
-		failures int
-		jitter   float64
-		want     time.Duration
+		name   string
+		health health
+		jitter float64
+		want   time.Duration
 	}{
-		{"healthy", 0, 0.5, 2 * time.Second},
-		{"healthy, shortest", 0, 0, 1800 * time.Millisecond},
-		{"first failure", 1, 0.5, 500 * time.Millisecond},
-		{"second", 2, 0.5, time.Second},
-		{"fifth", 5, 0.5, 8 * time.Second},
-		{"capped", 6, 0.5, 10 * time.Second},
-		{"capped for ever", 1 << 40, 0.5, 10 * time.Second},
-		{"failing, shortest", 1, 0, 375 * time.Millisecond},
+		{"healthy", health{}, 0.5, 2 * time.Second},
+		{"healthy, shortest", health{}, 0, 1800 * time.Millisecond},
+		{"first failure", health{failures: 1}, 0.5, 500 * time.Millisecond},
+		{"second", health{failures: 2}, 0.5, time.Second},
+		{"fifth", health{failures: 5}, 0.5, 8 * time.Second},
+		{"capped", health{failures: 6}, 0.5, 10 * time.Second},
+		{"capped for ever", health{failures: 1 << 40}, 0.5, 10 * time.Second},
+		{"failing, shortest", health{failures: 1}, 0, 375 * time.Millisecond},
+		{"suspect", health{elsewhere: true}, 0.5, time.Second},
+		{"suspect and failing", health{elsewhere: true, failures: 1}, 0.5, 500 * time.Millisecond},
+		{"suspect and down", health{elsewhere: true, down: true, failures: 6}, 0.5, time.Second},
 	}
 	for _, tt := range tests {
-		if got := s.delay(health{failures: tt.failures}, tt.jitter); got != tt.want {
+		if got := s.delay(tt.health, tt.jitter); got != tt.want {
 			t.Errorf("%s: delay = %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -24,23 +24,23 @@ type Completion struct {
 	Broken        bool   // the connection to Upstream ended before the answer did, by no doing of the client
 }
 
-// Record says what became of a record; one of a closed set.
-type Record string
+// RecordOutcome says what became of a record; one of a closed set.
+type RecordOutcome string
 
 // The outcomes of records.
 const (
-	RecordReleased  Record = "released"  // the charge was released where it was made
-	RecordMoved     Record = "moved"     // the request ran elsewhere than it was sent: the charge was moved there and released
-	RecordLate      Record = "late"      // the decision is not open any more: it has expired, or an earlier record has ended it
-	RecordUnknown   Record = "unknown"   // no decision of this router has that id
-	RecordForeign   Record = "foreign"   // the decision is another router's, or this one's from before a restart
-	RecordUndecided Record = "undecided" // no decision chose an endpoint for the request
-	RecordPartial   Record = "partial"   // not the end of a request
+	RecordReleased  RecordOutcome = "released"  // the charge was released where it was made
+	RecordMoved     RecordOutcome = "moved"     // the request ran elsewhere than it was sent: the charge was moved there and released
+	RecordLate      RecordOutcome = "late"      // the decision is not open any more: it has expired, or an earlier record has ended it
+	RecordUnknown   RecordOutcome = "unknown"   // no decision of this router has that id
+	RecordForeign   RecordOutcome = "foreign"   // the decision is another router's, or this one's from before a restart
+	RecordUndecided RecordOutcome = "undecided" // no decision chose an endpoint for the request
+	RecordPartial   RecordOutcome = "partial"   // not the end of a request
 )
 
-// Records lists the closed set of outcomes.
-func Records() []Record {
-	return []Record{RecordReleased, RecordMoved, RecordLate, RecordUnknown, RecordForeign, RecordUndecided, RecordPartial}
+// RecordOutcomes lists the closed set of outcomes.
+func RecordOutcomes() []RecordOutcome {
+	return []RecordOutcome{RecordReleased, RecordMoved, RecordLate, RecordUnknown, RecordForeign, RecordUndecided, RecordPartial}
 }
 
 // Complete takes the end of a request. It may be called from any goroutine, and waits for nothing.
@@ -52,7 +52,7 @@ func (r *Router) Complete(c Completion) {
 	r.m.record(r.complete(c))
 }
 
-func (r *Router) complete(c Completion) Record {
+func (r *Router) complete(c Completion) RecordOutcome {
 	switch {
 	case c.Partial:
 		return RecordPartial

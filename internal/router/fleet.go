@@ -12,9 +12,12 @@ import (
 // fleet is one pool with what the router knows and has done there. It lives as long as the pool's name is in the configuration; the pool and
 // its targets are replaced as a whole by a new configuration.
 type fleet struct {
-	pool    atomic.Pointer[pool.Pool]
-	targets atomic.Pointer[[]*target]
-	maxLen  atomic.Int64 // model length last told by an engine, 0 when not known
+	pool     atomic.Pointer[pool.Pool]
+	targets  atomic.Pointer[[]*target]
+	steering atomic.Pointer[steering]
+	maxLen   atomic.Int64 // model length last told by an engine, 0 when not known
+
+	configured steering // what the configuration says; guarded by the Router's mu
 
 	mu      sync.Mutex // held over the pricing of one request: each sees the charges of all before it
 	pace    pace
@@ -27,18 +30,49 @@ type fleet struct {
 type target struct {
 	endpoint *pool.Endpoint
 	source   atomic.Pointer[Source] // nil while nobody subscribes to its events
+	steered  atomic.Uint64          // decisions for it in ModeOn
+	observed atomic.Uint64          // decisions for it in ModeObserve
 	account  account                // guarded by the fleet's mu
 }
 
 func newFleet(p *pool.Pool, rate float64) *fleet {
-	f := &fleet{pace: pace{rate: rate}}
-	var targets []*target
-	for _, e := range p.Endpoints() {
-		targets = append(targets, &target{endpoint: e})
+	f := &fleet{}
+	f.targets.Store(new([]*target))
+	f.configured.percent = -1 // differs from every configuration
+	f.replace(p, rate)
+	return f
+}
+
+// replace takes over a pool of another configuration, and returns the targets that are not in it. A mode that was set by a call stays unless the
+// configuration says another one than before.
+func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
+	before := map[*pool.Endpoint]*target{}
+	for _, t := range f.all() {
+		before[t.endpoint] = t
 	}
+	targets := make([]*target, 0, len(p.Endpoints()))
+	for _, e := range p.Endpoints() {
+		t := before[e]
+		if t == nil {
+			t = &target{endpoint: e}
+		}
+		delete(before, e)
+		targets = append(targets, t)
+	}
+	f.mu.Lock()
+	f.pace.rate = rate
+	f.mu.Unlock()
 	f.pool.Store(p)
 	f.targets.Store(&targets)
-	return f
+	mode, _ := ParseMode(p.Mode()) // checked by package pool
+	if s := (steering{mode: mode, percent: 100 - p.Unsteered()}); s != f.configured {
+		f.configured = s
+		f.steering.Store(&s)
+	}
+	for _, t := range before {
+		gone = append(gone, t)
+	}
+	return gone
 }
 
 func (f *fleet) name() string { return f.pool.Load().Name() }
@@ -118,6 +152,15 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(w), prompt, s.last, now)
 	}
 	return first, second
+}
+
+// count enters a decision for the target.
+func (t *target) count(m Mode) {
+	if m == ModeOn {
+		t.steered.Add(1)
+	} else {
+		t.observed.Add(1)
+	}
 }
 
 // complete ends a decision by its record. ok is false when it is not open.

@@ -75,7 +75,7 @@ func TestCompleteOutcomes(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(c *Completion)
-		want   Record
+		want   RecordOutcome
 		open   bool // the decision stays open
 	}{
 		{"answered by the choice", func(*Completion) {}, RecordReleased, false},

@@ -166,7 +166,7 @@ type history struct {
 	rnd   *rand.Rand
 	open  []openModel
 	ended []openModel // some of them, by record or by expiry
-	want  map[Record]float64
+	want  map[RecordOutcome]float64
 	lost  float64 // expired
 }
 
@@ -184,7 +184,7 @@ func (h *history) expire() {
 	}
 }
 
-func (h *history) complete(c Completion, want Record) {
+func (h *history) complete(c Completion, want RecordOutcome) {
 	h.r.Complete(c)
 	h.want[want]++
 }
@@ -284,12 +284,12 @@ func (h *history) check() {
 // TestRecordsAgainstModel: charges are never negative, always those of the open decisions, and zero at rest.
 func TestRecordsAgainstModel(t *testing.T) {
 	for seed := range uint64(8) {
-		h := &history{world: newWorld(t, Options{PrefillRate: 200}, chat(4)), rnd: rand.New(rand.NewPCG(seed, 11)), want: map[Record]float64{}}
+		h := &history{world: newWorld(t, Options{PrefillRate: 200}, chat(4)), rnd: rand.New(rand.NewPCG(seed, 11)), want: map[RecordOutcome]float64{}}
 		for range 3000 {
 			h.step()
 			h.check()
 		}
-		for _, outcome := range Records() {
+		for _, outcome := range RecordOutcomes() {
 			if got := testutil.ToFloat64(h.r.m.records.WithLabelValues(string(outcome))); got != h.want[outcome] {
 				t.Errorf("seed %d: %v records %s, model %v", seed, got, outcome, h.want[outcome])
 			}

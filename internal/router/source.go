@@ -17,18 +17,20 @@ const (
 	problemIndexFull  = "index_full"  // its blocks exceed what the index may hold
 	problemIndexSlots = "index_slots" // the index has no slot left
 	problemIndexError = "index_error" // the index refused its blocks for another reason
+	problemForgotten  = "forgotten"   // its blocks were forgotten by a call
 )
 
 // Source writes the blocks of one endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
 // Store, Remove, Reset and Describe are called from one goroutine. Candidates read its state at any time.
 type Source struct {
 	fleet  *fleet
-	at     int // position in the fleet
 	target *target
 	index  *kvindex.Index
 	now    func() time.Time
 	log    *slog.Logger
 	state  atomic.Pointer[sourceState] // written by the sink's goroutine
+
+	forgotten atomic.Pointer[kvindex.Slot] // the slot of which nothing is to be matched; nil for none
 }
 
 var _ subscriber.Sink = (*Source)(nil)
@@ -40,29 +42,40 @@ type sourceState struct {
 	problem string // of the index; "" for none
 }
 
-// readable says whether the blocks of the slot may be matched.
-func (s *sourceState) readable() bool {
-	return s.about.Connected && s.about.BlockSize > 0 && s.problem == "" && s.slot != kvindex.Slot{}
+// readable says whether the blocks of the state's slot may be matched.
+func (s *Source) readable(state *sourceState) bool {
+	return state.about.Connected && state.about.BlockSize > 0 && state.problem == "" && state.slot != kvindex.Slot{} && !s.isForgotten(state)
 }
 
-func (s *sourceState) problemName() string {
-	if s.problem != "" {
-		return s.problem
+// forget lets no block be matched that is known at this time. Each reset takes a fresh slot, and what comes under that one is matched.
+func (s *Source) forget() {
+	slot := s.state.Load().slot
+	s.forgotten.Store(&slot)
+}
+
+func (s *Source) isForgotten(state *sourceState) bool {
+	f := s.forgotten.Load()
+	return f != nil && *f == state.slot && state.slot != kvindex.Slot{}
+}
+
+func (s *Source) problemName(state *sourceState) string {
+	switch {
+	case state.problem != "":
+		return state.problem
+	case s.isForgotten(state):
+		return problemForgotten
 	}
-	return string(s.about.Problem)
+	return string(state.about.Problem)
 }
 
 // Source returns the sink for the events of one endpoint. There is one at a time per endpoint; Close ends it.
 func (r *Router) Source(pool, endpoint string) (*Source, error) {
-	for _, f := range r.fleets {
-		if f.pool.Name() != pool {
-			continue
-		}
-		for i, t := range f.targets {
+	if f := r.fleet(pool); f != nil {
+		for _, t := range f.all() {
 			if t.endpoint.Addr() != endpoint {
 				continue
 			}
-			s := &Source{fleet: f, at: i, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
+			s := &Source{fleet: f, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
 			s.state.Store(&sourceState{})
 			if !t.source.CompareAndSwap(nil, s) {
 				return nil, fmt.Errorf("source of endpoint %q in pool %q: already in use", endpoint, pool)
@@ -82,7 +95,7 @@ func (s *Source) Close() {
 // Store enters blocks, and lets the load ledger know of those that the engine has just computed. The first block after a reset takes a slot.
 func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
 	if tier == subscriber.Device {
-		s.fleet.confirm(s.at, keys, s.now())
+		s.fleet.confirm(s.target, keys, s.now())
 	}
 	state := *s.state.Load()
 	if state.problem != "" {

@@ -34,6 +34,7 @@ const (
 	NotSteering    Code = "KV102"
 	ClearText      Code = "KV103"
 	FileUnreadable Code = "KV104"
+	Draining       Code = "KV105"
 
 	EngineSilent      Code = "KV201"
 	NameDiffers       Code = "KV202"
@@ -92,6 +93,8 @@ const (
 	TokenizeFailing Code = "KV507"
 	RouterPanics    Code = "KV508"
 	ModelsUnknown   Code = "KV509"
+	ReloadRefused   Code = "KV510"
+	ChoiceNotObeyed Code = "KV511"
 )
 
 // Entry is what a code means.
@@ -109,6 +112,7 @@ func Catalogue() []Entry {
 		{NotSteering, Info, "the pool's mode or percent leaves some or all of its requests unsteered", "set mode: on and percent: 100 when the trial is over"},
 		{ClearText, Warning, "prompts or the admin token travel off loopback in clear text", "switch tls on and remove insecure: true"},
 		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor", "create it, or run the doctor as the router's user"},
+		{Draining, Info, "the endpoint gets no new requests, because the configuration or an admin call drains it", "undrain it when the work on it is done"},
 
 		{EngineSilent, Error, "the engine does not answer GET /health", "start it, or correct the endpoint's address"},
 		{NameDiffers, Error, "the engine does not serve a name that its pool lists", "make models and adapters equal to the engine's served names"},
@@ -168,6 +172,8 @@ func Catalogue() []Entry {
 		{TokenizeFailing, Warning, "many calls of /tokenize fail or are too slow", "see the engines' load, tokenize.timeout and api_key_file"},
 		{RouterPanics, Error, "the router recovered from panics, or chose addresses that are none", "report it with the router's log"},
 		{ModelsUnknown, Warning, "many requests ask for a model that no pool lists", "compare models and adapters with what clients ask for"},
+		{ReloadRefused, Error, "the router refused a changed configuration and goes on with the one before", "kvsteer serve --check says what is wrong with it"},
+		{ChoiceNotObeyed, Warning, "many requests ran at another endpoint than the one that was chosen", "see Envoy's connections to the engines, and whether something else routes there"},
 	}
 }
 

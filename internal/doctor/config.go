@@ -28,6 +28,11 @@ func (f *facts) examineConfig(c *collector) {
 				}
 			}
 		}
+		for _, e := range p.Endpoints {
+			if e.Drain {
+				c.found(Draining, "engine "+e.Address, "drain: true")
+			}
+		}
 		if p.Mode != "on" {
 			c.found(NotSteering, "pool "+p.Name, "its mode is %s", p.Mode)
 		} else if p.Percent < 100 {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -93,7 +94,9 @@ func TestBounds(t *testing.T) {
 		{"an Envoy that hangs", func(w *world) { w.hang[envoyAddr+"/config_dump"] = true }, EnvoySilent, "no answer within 300ms"},
 		{"a router that hangs", func(w *world) { w.hang[routerPage] = true }, RouterSilent, "no answer within 300ms"},
 		{"an Envoy that sends no JSON", func(w *world) { w.pages[envoyAddr+"/config_dump"] = "<html>" }, EnvoySilent, "config_dump"},
-		{"an Envoy of another form", func(w *world) { w.pages[envoyAddr+"/config_dump"] = `{"configs":[7,{"static_listeners":{"a":1},"static_clusters":[[]]}]}` }, NoFilter, "0 HTTP connection managers"},
+		{"an Envoy of another form", func(w *world) {
+			w.pages[envoyAddr+"/config_dump"] = `{"configs":[7,{"static_listeners":{"a":1},"static_clusters":[[]]}]}`
+		}, NoFilter, "0 HTTP connection managers"},
 		{"clusters of another form", func(w *world) { w.pages[envoyAddr+"/clusters"] = `[1]` }, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -156,7 +159,9 @@ func TestSecrets(t *testing.T) {
 
 // secure serves the site by TLS and returns files with the server's certificate and key.
 func (w *world) secure() (cert, key string) {
-	w.server = httptest.NewTLSServer(http.HandlerFunc(w.serve))
+	w.server = httptest.NewUnstartedServer(http.HandlerFunc(w.serve))
+	w.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // refused handshakes are meant
+	w.server.StartTLS()
 	w.t.Cleanup(w.server.Close)
 	private, err := x509.MarshalPKCS8PrivateKey(w.server.TLS.Certificates[0].PrivateKey)
 	if err != nil {

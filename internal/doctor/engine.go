@@ -53,6 +53,9 @@ func (d *Doctor) readEngine(ctx context.Context, e *engineFacts) {
 		}
 	}
 	model := e.pool.Models[0]
+	if served := e.served(); len(served) > 0 && !slices.Contains(served, model) {
+		model = served[0] // that its name differs is found anyway
+	}
 	e.tokenize = c.post(ctx, base+"/tokenize", e.key, object(map[string]any{"model": model, "prompt": "kvsteer"}))
 	if d.opt.Probe {
 		e.probe = c.post(ctx, base+"/v1/completions", e.key,

@@ -68,7 +68,11 @@ func (f *facts) examineRouter(c *collector) {
 	if p, i := value("kvsteer_extproc_panics_total"), value("kvsteer_extproc_invalid_endpoints_total"); p+i > 0 {
 		c.found(RouterPanics, "router", "%.0f panics and %.0f addresses that are none since its start", p, i)
 	}
+	if ok, known := m.sum("kvsteer_config_last_reload_successful"); known && ok == 0 {
+		c.found(ReloadRefused, "router", "the configuration that it found last was refused; its log says why")
+	}
 	f.examineEndpoints(c)
+	f.examineModes(c)
 	f.examineRatios(c)
 }
 
@@ -103,6 +107,26 @@ func (f *facts) examineEndpoints(c *collector) {
 	}
 }
 
+// examineModes finds what admin calls have changed, and nobody sees in the configuration.
+func (f *facts) examineModes(c *collector) {
+	for _, p := range f.cfg.Pools {
+		on, known := f.router.metrics.sum("kvsteer_router_pool_percent", "pool", p.Name, "mode", "on")
+		want := float64(p.Percent)
+		if p.Mode != "on" {
+			want = 0
+		}
+		if known && on != want {
+			c.found(NotSteering, "pool "+p.Name, "the router steers %.0f %% of its requests, by an admin call; the configuration says %.0f %%", on, want)
+		}
+	}
+	for _, e := range f.engines {
+		drained, _ := f.router.metrics.sum("kvsteer_pool_endpoint_draining", "pool", e.pool.Name, "endpoint", e.endpoint.Address)
+		if drained > 0 && !e.endpoint.Drain {
+			c.found(Draining, e.subject(), "by an admin call")
+		}
+	}
+}
+
 // Shares that are a finding, once there are enough of the whole to tell.
 const (
 	enough      = 20
@@ -121,6 +145,11 @@ func (f *facts) examineRatios(c *collector) {
 	}
 	if n, of, much := share("kvsteer_tokenize_duration_seconds_count", "outcome", "failed", "timeout", "refused", "unreachable", "bad_reply"); much {
 		c.found(TokenizeFailing, "router", percentForm+" prompts got no token ids since its start (see kvsteer_tokenize_duration_seconds by outcome)", n, of)
+	}
+	moved, _ := f.router.metrics.sum("kvsteer_router_records_total", "outcome", "moved")
+	released, _ := f.router.metrics.sum("kvsteer_router_records_total", "outcome", "released")
+	if of := moved + released; of >= enough && moved > of*tooMany {
+		c.found(ChoiceNotObeyed, "router", percentForm+" requests since its start", moved, of)
 	}
 	if n, of, much := share("kvsteer_router_decisions_total", "reason", "unknown_model"); much {
 		c.found(ModelsUnknown, "router", percentForm+" decisions since its start; the pools list %s", n, of, some(f.modelNames()))

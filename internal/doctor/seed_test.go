@@ -84,6 +84,14 @@ var seeds = []seed{
 		w.down[engine1], w.down[engine2] = true, true
 	}},
 
+	{"an endpoint that the configuration drains", Draining, nil, "", func(w *world) { w.configure("- address: "+engine2, "- address: "+engine2+"\n    drain: true") }},
+	{"an endpoint that somebody drained", Draining, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_pool_endpoint_draining{endpoint="`+engine2, "1")
+	}},
+	{"a pool switched off by a call", NotSteering, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_pool_percent{mode="on"`, "0")
+	}},
+
 	{"an engine that is not there", EngineSilent, nil, "", func(w *world) { w.down[engine2] = true }},
 	{"an engine that fails", EngineSilent, nil, "", func(w *world) { w.status[engine2+"/health"] = 503 }},
 	{"another served name", NameDiffers, []Code{NameUnlisted}, "", func(w *world) { w.replace(engine1+"/v1/models", `"id":"tiny"`, `"id":"Tiny"`) }},
@@ -314,6 +322,8 @@ var seeds = []seed{
 		w.metric(routerPage, `kvsteer_tokenize_duration_seconds_count{outcome="timeout"`, "20")
 	}},
 	{"panics", RouterPanics, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_extproc_panics_total", "1") }},
+	{"a configuration that was refused", ReloadRefused, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_config_last_reload_successful", "0") }},
+	{"requests that ran elsewhere", ChoiceNotObeyed, nil, "", func(w *world) { w.metric(routerPage, `kvsteer_router_records_total{outcome="moved"`, "40") }},
 	{"unknown models", ModelsUnknown, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_router_decisions_total{mode="on",pool="",reason="unknown_model",rung="load"}`, "30")
 	}},

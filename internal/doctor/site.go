@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvsteer/kvsteer/envoy"
+	"github.com/kvsteer/kvsteer/internal/config"
 )
 
 // site is one HTTP connection manager whose ext_proc filter leads to the router.
@@ -284,18 +285,18 @@ func (s *site) examineRoute(c *collector, st steered) {
 		}
 	}
 	s.examineTimes(c, st)
-	s.examineRetry(c, st)
+	if !s.meantToFail(st.cluster) {
+		s.examineRetry(c, st)
+	}
 	s.examineRoom(c, st)
 }
 
-// meantToFail reports whether a cluster is the one without a fallback, and the configuration asks for it.
+// meantToFail reports whether a cluster is the one without a fallback, and kvsteer envoy prints it for this configuration: for pools that
+// are to have none, and with several pools for requests that belong to none of them as far as Envoy can tell.
 func (s *site) meantToFail(cluster string) bool {
-	for _, p := range s.facts.cfg.Pools {
-		if p.Fallback.To == "none" {
-			return cluster == envoy.ClusterNoFallback
-		}
-	}
-	return false
+	pools := s.facts.cfg.Pools
+	none := slices.ContainsFunc(pools, func(p config.Pool) bool { return p.Fallback.To == "none" })
+	return cluster == envoy.ClusterNoFallback && (none || len(pools) > 1)
 }
 
 // otherwise is the route behind a conditional one, in the same virtual host, that takes the same requests without a choice.

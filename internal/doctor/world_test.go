@@ -61,6 +61,9 @@ func newWorld(t *testing.T, envoy string) *world {
 	w.pages[routerAddr+"/metrics"] = w.read("router/metrics.txt")
 	w.pages[routerAddr+"/readyz"] = "ready\n"
 	w.envoy(envoy)
+	if envoy == "envoy-foreign" {
+		w.configure("envoy:\n", "envoy:\n  access_log_service: false\n")
+	}
 	w.server = httptest.NewServer(http.HandlerFunc(w.serve))
 	t.Cleanup(w.server.Close)
 	w.opt = Options{Router: "http://" + routerAddr, Envoy: "http://" + envoyAddr, Proc: "testdata/proc", Probe: true}

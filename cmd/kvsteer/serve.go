@@ -24,7 +24,7 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	log := slog.New(c.handler())
-	s, err := newService(cfg, log)
+	s, err := newService(c.Config, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -49,16 +49,7 @@ func (c *serveCmd) handler() slog.Handler {
 }
 
 func summary(cfg *config.Config) string {
-	endpoints, sources := 0, 0
-	for _, p := range cfg.Pools {
-		endpoints += len(p.Endpoints)
-		for _, e := range p.Endpoints {
-			if !e.Events.None() {
-				sources++
-			}
-		}
-	}
-	return fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(endpoints, "endpoint"), sources)
+	return fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(cfg.Endpoints(), "endpoint"), len(followedBy(cfg)))
 }
 
 func count(n int, noun string) string {

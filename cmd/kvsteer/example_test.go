@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"flag"
-	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -110,5 +109,5 @@ func canonical(t *testing.T, text []byte) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%s", same)
+	return string(same)
 }

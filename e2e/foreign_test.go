@@ -58,6 +58,13 @@ func TestForeignFollowUps(t *testing.T) {
 		site := startSite(t, release, foreignOptions(t, []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}))
 		all := converse(t, site, conversations, turns, 6)
 		requireFollowUps(t, site, all, conversations, turns)
+		// Each request's end is told to the router, and nothing else is.
+		eventually(t, "a record of each request", func() bool {
+			return metric(t, site.RouterAdmin+"/metrics", "kvsteer_router_records_total", `outcome="released"`) == conversations*turns
+		})
+		if n := metric(t, site.RouterAdmin+"/metrics", "kvsteer_router_records_total"); n != conversations*turns {
+			t.Errorf("%v records, want %d", n, conversations*turns)
+		}
 		// The clusters that dial the router's choices speak to engines as the foreign one does.
 		pick := `envoy_cluster_name="` + envoy.ClusterPick + `"`
 		if n := foreignStat(t, site, "envoy_cluster_upstream_rq_total", pick); n != conversations*turns {
@@ -101,6 +108,9 @@ func TestForeignRoutes(t *testing.T) {
 		}
 		if n := streamsOf(t, site); n != 0 {
 			t.Errorf("%v streams to the router for routes that are none of its business", n)
+		}
+		if n := metric(t, site.RouterAdmin+"/metrics", "kvsteer_router_records_total"); n != 0 {
+			t.Errorf("%v records of requests that the router did not decide", n)
 		}
 		if len(shop.take()) == 0 {
 			t.Error("the shop was never used")

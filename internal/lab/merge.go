@@ -29,7 +29,9 @@ func Merge(config, pieces []byte) ([]byte, error) {
 	if layers := at[[]any](p, "layered_runtime", "layers"); layers != nil {
 		c["layered_runtime"] = object{"layers": append(at[[]any](c, "layered_runtime", "layers"), layers...)}
 	}
-	manager["early_header_mutation_extensions"] = append(at[[]any](manager, "early_header_mutation_extensions"), at[[]any](p, "early_header_mutation_extensions")...)
+	if early := at[[]any](p, "early_header_mutation_extensions"); early != nil {
+		manager["early_header_mutation_extensions"] = append(at[[]any](manager, "early_header_mutation_extensions"), early...)
+	}
 	manager["http_filters"] = slices.Insert(slices.Clone(filters), len(filters)-1, at[[]any](p, "http_filters")...)
 	if records := at[[]any](p, "access_log"); records != nil {
 		manager["access_log"] = append(at[[]any](manager, "access_log"), records...)

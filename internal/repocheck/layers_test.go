@@ -29,6 +29,8 @@ var layers = map[string]int{
 	"internal/enginesim": 1,
 	"internal/demo":      1,
 
+	"internal/engineargs": 1,
+
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,

@@ -79,7 +79,7 @@ var (
 	makeTarget = regexp.MustCompile("make ([a-z]+)")
 	makeRule   = regexp.MustCompile(`(?m)^([a-z]+):`)
 	mdLink     = regexp.MustCompile(`\]\(([^)#]+)\)`)
-	command    = regexp.MustCompile(`(?:bin/)?kvsteer ([a-z]+)(?:[ "\x60]|$)`)
+	command    = regexp.MustCompile(`(?:bin/)?kvsteer ([a-z-]+)(?:[ "\x60]|$)`)
 )
 
 // TestCommandsInDocuments holds that make targets and kvsteer commands that a document names exist, and that its links lead
@@ -89,7 +89,7 @@ func TestCommandsInDocuments(t *testing.T) {
 	for _, m := range makeRule.FindAllStringSubmatch(read(t, "Makefile"), -1) {
 		targets = append(targets, m[1])
 	}
-	commands := []string{"serve", "envoy", "demo", "engine", "version"}
+	commands := []string{"serve", "envoy", "engine-args", "demo", "engine", "version"}
 	for _, name := range documents {
 		text := read(t, name)
 		for _, line := range strings.Split(text, "\n") {

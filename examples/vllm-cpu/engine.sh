@@ -14,7 +14,7 @@ shift
 
 # Nothing is fetched and nothing reported; one thread per engine, since all of them share the machine; development mode has the
 # call that empties the prefix cache.
-export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_SERVER_DEV_MODE=1
+export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_SERVER_DEV_MODE=1 VLLM_CPU_OMP_THREADS_BIND=nobind
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 set -- --load-format dummy --dtype float32 --enforce-eager --max-model-len 2048 --block-size 32 --num-gpu-blocks-override 2048 \

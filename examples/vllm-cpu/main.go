@@ -29,7 +29,11 @@ func run() error {
 	flag.StringVar(&o.Envoy, "envoy", os.Getenv("ENVOY"), "Envoy binary, 1.37 or newer; default: $ENVOY")
 	flag.StringVar(&o.Example, "example", "examples/vllm-cpu", "folder with kvsteer.yaml and engine.sh")
 	flag.StringVar(&o.JSON, "json", "", "also write the figures to this file")
+	flag.IntVar(&o.Size, "conversations", 50, "conversations of 4 turns; fewer end sooner and show less")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
 	if _, err := exec.LookPath("vllm"); err != nil || os.Getenv("MODEL") == "" {
 		return errors.New(`vllm is not on PATH, or MODEL is not set: run "make demo-vllm", or first eval "$(examples/vllm-cpu/setup.sh)"`)
 	}

@@ -19,16 +19,16 @@ type Options struct {
 	Envoy   string    // an Envoy binary, 1.37 or newer
 	Example string    // the example's folder, with kvsteer.yaml and engine.sh; the environment has its PATH and MODEL
 	JSON    string    // file for the figures, "" for none
+	Size    int       // conversations of 4 turns, 0 for the default of 50
 	Out     io.Writer // what people read
 }
 
 const (
-	conversations   = 50 // of 4 turns: 200 requests
+	defaultSize     = 50
 	parallel        = 6
 	seed            = 20
 	fewBlocks       = 64 // of 32 tokens; vLLM keeps one for itself
 	fewBlocksLength = 1536
-	evicting        = 12 // conversations with the engine of few blocks, one at a time: what two at once evict of each other nobody can predict
 )
 
 // ErrFailed is what Run returns when a check failed and the table says which.
@@ -36,6 +36,12 @@ var ErrFailed = errors.New("a check failed")
 
 // Run shows it all and returns nil when every check is ok. No process is left in any case.
 func Run(ctx context.Context, o Options) error {
+	if o.Size == 0 {
+		o.Size = defaultSize
+	}
+	if o.Size < 4 || o.Size > 1000 {
+		return fmt.Errorf("%d conversations: not in the range 4 to 1000", o.Size)
+	}
 	var err error
 	for _, path := range []*string{&o.Kvsteer, &o.Envoy, &o.Example} {
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -101,11 +107,11 @@ func (s *site) show(ctx context.Context, out io.Writer) (Report, error) {
 	}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var err error
-	if r.Traffic, err = s.chat(ctx, out, script(seed, conversations, s.model, s.adapter), parallel); err != nil {
+	if r.Traffic, err = s.chat(ctx, out, script(seed, s.opt.Size, s.model, s.adapter), parallel); err != nil {
 		return r, err
 	}
 	f := r.Traffic
-	checks := f.checks("traffic", conversations*turns, s.engines)
+	checks := f.checks("traffic", s.opt.Size*turns, s.engines)
 	checks = append(checks,
 		most("traffic", "follow-ups at an engine that holds the turn before", f.Held, f.FollowUps, 95),
 		Check{Part: "traffic", What: "prompt tokens from cache", Got: share(f.Cached, f.Prompt), OK: true},
@@ -128,6 +134,8 @@ func (s *site) show(ctx context.Context, out io.Writer) (Report, error) {
 		return r, fmt.Errorf("eviction: %w", err)
 	}
 	before := s.removed(ctx, small)
+	// One conversation at a time: what two at once evict of each other nobody can predict.
+	evicting := max(s.opt.Size/4, 4)
 	if r.Eviction, err = s.chat(ctx, out, script(seed+1, evicting, s.model, s.adapter), 1); err != nil {
 		return r, err
 	}

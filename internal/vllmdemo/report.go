@@ -1,6 +1,7 @@
 package vllmdemo
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -31,11 +32,12 @@ func (r Report) failed() []Check {
 
 // table prints all checks for people.
 func table(w io.Writer, r Report) error {
-	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	part := ""
 	for _, c := range r.Checks {
 		if c.Part != part {
-			fmt.Fprintf(t, "%s\t\t\t\n", c.Part)
+			fmt.Fprintf(t, "%s\t\t\n", c.Part)
 			part = c.Part
 		}
 		verdict := "ok"
@@ -45,9 +47,17 @@ func table(w io.Writer, r Report) error {
 		case c.Want == "":
 			verdict = ""
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t\n", c.What, c.Got, verdict)
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", c.What, c.Got, verdict)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // counts prints a map of counts in the order of its keys.

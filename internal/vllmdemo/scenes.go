@@ -34,7 +34,7 @@ func (s *site) afterReset(ctx context.Context, rng *rand.Rand) ([]Check, error) 
 			return nil, err
 		}
 		// An engine says so with the batch of its next request.
-		if err := s.tell(ctx, e, prompt(rng, 60)); err != nil {
+		if _, err := s.tell(ctx, e, prompt(rng, 60)); err != nil {
 			return nil, err
 		}
 	}
@@ -70,7 +70,7 @@ func (s *site) afterReset(ctx context.Context, rng *rand.Rand) ([]Check, error) 
 func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, victim string, flags []string) ([]Check, error) {
 	const part = "restart"
 	messages := prompt(rng, 200)
-	if err := s.tell(ctx, victim, messages); err != nil {
+	if _, err := s.tell(ctx, victim, messages); err != nil {
 		return nil, err
 	}
 	if err := s.settle(ctx); err != nil {
@@ -98,7 +98,7 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 	}
 	back := s.metric(ctx, "kvsteer_router_endpoint_blocks", label(victim))
 	next := prompt(rng, 200)
-	if err := s.tell(ctx, victim, next); err != nil {
+	if _, err := s.tell(ctx, victim, next); err != nil {
 		return nil, err
 	}
 	if err := s.settle(ctx); err != nil {
@@ -125,17 +125,20 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 
 // afterEviction fills an engine of few blocks with more prompts than it has room for, and asks for them from the last to the first.
 func (s *site) afterEviction(ctx context.Context, rng *rand.Rand, small string) ([]Check, error) {
-	const part, prompts = "eviction", 8
+	const part, enough = "eviction", 32
 	removed := s.removed(ctx, small)
-	var all [prompts][]lab.Message
-	for i := range all {
-		all[i] = prompt(rng, 150+10*i)
-		if err := s.tell(ctx, small, all[i]); err != nil {
+	var all [][]lab.Message
+	for tokens := 0; tokens < fewBlocks*block*3/2 && len(all) < enough; {
+		messages := prompt(rng, 150+rng.IntN(80))
+		n, err := s.tell(ctx, small, messages)
+		if err != nil {
 			return nil, err
 		}
+		all = append(all, messages)
+		tokens += n
 	}
 	held, gone, right := 0, 0, 0
-	for i := prompts - 1; i >= 0; i-- {
+	for i := len(all) - 1; i >= 0; i-- {
 		if err := s.settle(ctx); err != nil {
 			return nil, err
 		}
@@ -155,8 +158,8 @@ func (s *site) afterEviction(ctx context.Context, rng *rand.Rand, small string) 
 	removed = s.removed(ctx, small) - removed
 	return []Check{
 		{Part: part, What: "removals told by the engine", Got: fmt.Sprintf("%.0f", removed), Want: "some", OK: removed > 0},
-		{Part: part, What: fmt.Sprintf("of %d prompts, still known and forgotten", prompts), Got: fmt.Sprintf("%d, %d", held, gone), Want: "some of each", OK: held > 0 && gone > 0},
-		most(part, "of them with the cached tokens predicted", right, prompts, 100),
+		{Part: part, What: fmt.Sprintf("of %d prompts, still known and forgotten", len(all)), Got: fmt.Sprintf("%d, %d", held, gone), Want: "some of each", OK: held > 0 && gone > 0},
+		most(part, "of them with the cached tokens predicted", right, len(all), 100),
 	}, nil
 }
 

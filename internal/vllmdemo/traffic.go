@@ -109,13 +109,14 @@ func (s *site) ask(ctx context.Context, messages []lab.Message) (seen, error) {
 	return one[0], s.addEntries(ctx, one)
 }
 
-// tell sends one request straight to an engine, so that its cache holds the prompt.
-func (s *site) tell(ctx context.Context, engine string, messages []lab.Message) error {
+// tell sends one request straight to an engine, so that its cache holds the prompt, and returns the prompt's tokens.
+func (s *site) tell(ctx context.Context, engine string, messages []lab.Message) (int, error) {
 	client := &lab.Client{URL: "http://" + engine, HTTP: s.client.HTTP}
-	if r := client.Chat(ctx, request(s.model, "", messages, 4)); !r.OK() {
-		return broken("straight to "+engine, r)
+	r := client.Chat(ctx, request(s.model, "", messages, 4))
+	if !r.OK() {
+		return 0, broken("straight to "+engine, r)
 	}
-	return nil
+	return r.PromptTokens, nil
 }
 
 func broken(how string, r lab.Reply) error {

@@ -25,7 +25,7 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 	if r.before(release{0, 10, 2}) {
 		algorithm = "sha256"
 	}
-	engine.Args = append(engine.Args, p.Models...)
+	serve(engine, p.Models)
 	engine.Args = append(engine.Args, "--enable-prefix-caching", "--enable-prompt-tokens-details", "--prefix-caching-hash-algo", algorithm)
 	// Until 0.28 an unset seed is random in each process; from 0.29 on it is fixed, to another value than this.
 	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", "0"})
@@ -40,7 +40,8 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 // sglang adds SGLang's own options. Its hashes have neither algorithm nor seed to choose, and its prefix cache is on unless
 // --disable-radix-cache is given. Its page has one token by default, which would make every token an event of its own.
 func sglang(engine *Engine, p *config.Pool, r release) {
-	engine.Args = append(engine.Args, p.Models[0], "--page-size", "16", "--enable-cache-report")
+	serve(engine, p.Models[:1])
+	engine.Args = append(engine.Args, "--page-size", "16", "--enable-cache-report")
 	engine.Notes = append(engine.Notes, "kvsteer reads SGLang's events but has not run with its engines yet.")
 	if len(p.Models) > 1 {
 		engine.Notes = append(engine.Notes, fmt.Sprintf("SGLang serves one name, %q; requests for the pool's other models would be refused.", p.Models[0]))

@@ -129,7 +129,6 @@ func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports
 		engine.Notes = append(engine.Notes, fmt.Sprintf(
 			"The replay port %d is bound on loopback: every process of the engine's host can read the latest batches there, token ids included (--no-replay leaves it out).", ports.replay[e.Address]))
 	}
-	serve(&engine, p)
 	switch o.Kind {
 	case SGLang:
 		sglang(&engine, p, r)
@@ -167,13 +166,14 @@ func usable(p *config.Pool, e *config.Endpoint) error {
 	return nil
 }
 
-// serve adds what makes the engine the endpoint of the configuration.
-func serve(engine *Engine, p *config.Pool) {
+// serve adds what makes the engine the endpoint of the configuration, with the names that it is asked for.
+func serve(engine *Engine, names []string) {
 	addr := netip.MustParseAddrPort(engine.Endpoint)
 	if addr.Addr().IsLoopback() {
 		engine.Args = append(engine.Args, "--host", addr.Addr().String())
 	}
 	engine.Args = append(engine.Args, "--port", strconv.Itoa(int(addr.Port())), "--served-model-name")
+	engine.Args = append(engine.Args, names...)
 }
 
 func exposure(e *config.Endpoint) string {

@@ -73,7 +73,7 @@ func request(model, salt string, messages []lab.Message, tokens int) lab.ChatReq
 
 // addEntries finds what Envoy logged of each request.
 func (s *site) addEntries(ctx context.Context, all []seen) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("Envoy's access log %s lacks some of %d requests", s.accessLog, len(all)))
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("access log %s: it lacks some of %d requests", s.accessLog, len(all)))
 	defer cancel()
 	for i := range all {
 		if !all[i].reply.OK() {
@@ -120,7 +120,10 @@ func (s *site) tell(ctx context.Context, engine string, messages []lab.Message) 
 }
 
 func broken(how string, r lab.Reply) error {
-	return fmt.Errorf("a request %s: status %d, error %v\n%.300s", how, r.Status, r.Err, r.Body)
+	if r.Err != nil {
+		return fmt.Errorf("a request %s: %w", how, r.Err)
+	}
+	return fmt.Errorf("a request %s: status %d: %.300s", how, r.Status, r.Body)
 }
 
 // wait returns after d, or with false when ctx ends.

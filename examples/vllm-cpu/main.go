@@ -15,15 +15,21 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
+	// The first signal ends the demo and its processes; the default action is back for a second one.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	err := run(ctx)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		os.Exit(130)
+	default:
 		fmt.Fprintln(os.Stderr, "vllm-cpu:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func run(ctx context.Context) error {
 	o := vllmdemo.Options{Out: os.Stdout}
 	flag.StringVar(&o.Kvsteer, "kvsteer", "bin/kvsteer", "kvsteer binary")
 	flag.StringVar(&o.Envoy, "envoy", os.Getenv("ENVOY"), "Envoy binary, 1.37 or newer; default: $ENVOY")

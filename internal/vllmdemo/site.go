@@ -2,6 +2,7 @@ package vllmdemo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,9 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/lab"
@@ -19,7 +23,7 @@ import (
 
 const (
 	// Two engines start in some 40 s on two idle cores, and in minutes on busy ones.
-	engineStart = 8 * time.Minute
+	engineStart = 15 * time.Minute
 	startTime   = 30 * time.Second // of router and Envoy
 	engineStop  = 20 * time.Second // an engine stops in 2 to 5 s, and not at all while it loads
 	// What the router is waited for: it knows of events and ends within milliseconds, and probes every 2 s.
@@ -99,30 +103,30 @@ func (s *site) start(ctx context.Context, out io.Writer) error {
 
 // startEngines starts engines at one time, with further flags, and returns when the router hears and routes to all of them.
 func (s *site) startEngines(ctx context.Context, out io.Writer, addresses []string, flags ...string) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(addresses))
+	g, starting := errgroup.WithContext(ctx)
 	began := time.Now()
-	for i, a := range addresses {
+	var mu sync.Mutex // of out
+	for _, a := range addresses {
 		argv := append([]string{"env", "KVSTEER=" + s.opt.Kvsteer, "CONFIG=" + s.path, filepath.Join(s.opt.Example, "engine.sh"), a}, flags...)
-		p, err := s.lab.Start("engine-"+a, argv...)
+		p, err := s.lab.Start("engine-"+strings.ReplaceAll(a, ":", "-"), argv...)
 		if err != nil {
-			return err
+			return errors.Join(err, g.Wait())
 		}
 		s.running[a] = p
-		wg.Go(func() {
-			errs[i] = within(ctx, engineStart, func(ctx context.Context) error {
+		g.Go(func() error {
+			err := within(starting, engineStart, func(ctx context.Context) error {
 				return p.Until(ctx, "healthy", func() bool { return lab.Answers(ctx, "http://"+a+"/health") })
 			})
-			if errs[i] == nil {
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
 				fmt.Fprintf(out, "  vLLM at %s answers after %.0f s\n", a, time.Since(began).Seconds())
 			}
+			return err
 		})
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	for _, a := range addresses {
 		if err := s.until(ctx, a+" is connected for its events and up", func() bool {

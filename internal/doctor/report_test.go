@@ -3,6 +3,8 @@ package doctor
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -85,5 +87,32 @@ func TestJSON(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDocumentedForm holds that the report shown in docs/doctor.md has the form of a real one.
+func TestDocumentedForm(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(doc), "```json\n")
+	shown, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("no JSON block")
+	}
+	var r Report
+	d := json.NewDecoder(strings.NewReader(shown))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	var c collector
+	for _, f := range r.Findings {
+		c.found(f.Code, f.Subject, "%s", f.Message)
+	}
+	c.notChecked = r.NotChecked
+	if diff := cmp.Diff(c.report(nil), &r); diff != "" {
+		t.Errorf("(-code +document):\n%s", diff)
 	}
 }

@@ -71,10 +71,7 @@ func TestPageAgainstLibrary(t *testing.T) {
 }
 
 func key(name string, labels map[string]string) string {
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		name += fmt.Sprintf(" %s=%q", k, labels[k])
-	}
-	return name
+	return fmt.Sprintf("%s %q", name, labels) // maps are printed in the order of their keys
 }
 
 func TestParseSeries(t *testing.T) {

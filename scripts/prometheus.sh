@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Prints the folder that holds the binaries prometheus and promtool, fetching them when there are none.
+#
+#   scripts/prometheus.sh       $PROMETHEUS (that folder, or the path of a prometheus binary), else both on PATH, else
+#                               .prometheus/usr/bin
+#
+# What is fetched is Debian's package prometheus, unpacked into .prometheus/ without being installed, so root is not needed.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+die() { echo "prometheus: $*" >&2; exit 1; }
+both() { [ -x "$1/prometheus" ] && [ ! -d "$1/prometheus" ] && [ -x "$1/promtool" ]; }
+other="set PROMETHEUS to a folder with the binaries prometheus and promtool (https://prometheus.io/download)"
+
+if [ -n "${PROMETHEUS:-}" ]; then
+    dir=$PROMETHEUS
+    [ -d "$dir" ] || dir=$(dirname "$dir")
+    both "$dir" || die "PROMETHEUS=$PROMETHEUS is neither a folder with prometheus and promtool nor the path of a prometheus beside its promtool"
+    (cd "$dir" && pwd)
+    exit 0
+fi
+if command -v prometheus >/dev/null 2>&1; then
+    dir=$(dirname "$(command -v prometheus)")
+    if both "$dir"; then
+        echo "$dir"
+        exit 0
+    fi
+fi
+
+dir=$root/.prometheus/usr/bin
+if ! both "$dir"; then
+    for tool in apt-get dpkg; do
+        command -v "$tool" >/dev/null 2>&1 || die "no prometheus and promtool found, and no $tool to fetch Debian's package with: $other"
+    done
+    echo "prometheus: fetching Debian's package prometheus into .prometheus" >&2
+    mkdir -p "$root/.prometheus"
+    tmp=$(mktemp -d "$root/.prometheus/tmp.XXXXXX")
+    trap 'rm -rf "$tmp"' EXIT
+    trap 'exit 130' INT TERM
+    # As root, apt would fetch as another user, who cannot write here.
+    download() { (cd "$tmp" && apt-get -q -o APT::Sandbox::User=root download prometheus) >"$tmp/log" 2>&1; }
+    if ! download; then
+        # Package lists may be missing or name a release that is gone; only root can fetch them.
+        [ "$(id -u)" = 0 ] || { cat "$tmp/log" >&2; die "apt-get cannot fetch the package: run apt-get update as root, or $other"; }
+        apt-get -q update >"$tmp/update" 2>&1 || { cat "$tmp/update" >&2; die "apt-get update does not work: check the network, or $other"; }
+        download || { cat "$tmp/log" >&2; die "apt-get cannot fetch the package prometheus: $other"; }
+    fi
+    dpkg -x "$tmp"/prometheus_*.deb "$tmp/package" || die "dpkg cannot unpack what was fetched: $other"
+    both "$tmp/package/usr/bin" || die "Debian's package holds no prometheus and promtool: $other"
+    rm -rf "$root/.prometheus/usr"
+    mv "$tmp/package/usr" "$root/.prometheus/usr"
+fi
+for tool in prometheus promtool; do
+    "$dir/$tool" --version >/dev/null 2>&1 || die "$dir/$tool does not run on this machine: $other"
+done
+echo "$dir"

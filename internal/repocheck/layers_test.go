@@ -20,6 +20,7 @@ var layers = map[string]int{
 	"internal/admin":     0,
 	"internal/config":    0,
 	"internal/lab":       0,
+	"internal/watch":     0,
 	"internal/repocheck": 9,
 
 	"kvindex":            1,
@@ -51,6 +52,7 @@ var owners = []struct {
 	{"github.com/maypok86/otter", []string{"internal/tokenize"}},
 	{"github.com/goccy/go-yaml", []string{"internal/config", "envoy"}},
 	{"github.com/alecthomas/kong", []string{"cmd/kvsteer"}},
+	{"github.com/fsnotify/fsnotify", []string{"internal/watch"}},
 }
 
 type goPackage struct {

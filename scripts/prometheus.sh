@@ -38,12 +38,14 @@ if ! both "$dir"; then
     trap 'rm -rf "$tmp"' EXIT
     trap 'exit 130' INT TERM
     # As root, apt would fetch as another user, who cannot write here.
-    download() { (cd "$tmp" && apt-get -q -o APT::Sandbox::User=root download prometheus) >"$tmp/log" 2>&1; }
+    download() { (cd "$tmp" && apt-get -q -o APT::Sandbox::User=root "$@" download prometheus) >"$tmp/log" 2>&1; }
     if ! download; then
-        # Package lists may be missing or name a release that is gone; only root can fetch them.
-        [ "$(id -u)" = 0 ] || { cat "$tmp/log" >&2; die "apt-get cannot fetch the package: run apt-get update as root, or $other"; }
-        apt-get -q update >"$tmp/update" 2>&1 || { cat "$tmp/update" >&2; die "apt-get update does not work: check the network, or $other"; }
-        download || { cat "$tmp/log" >&2; die "apt-get cannot fetch the package prometheus: $other"; }
+        # Package lists are missing or name a release that is gone: fetch lists of our own, which needs no root.
+        mkdir -p "$tmp/lists/partial" "$tmp/cache/archives/partial"
+        own=(-o Dir::State::lists="$tmp/lists" -o Dir::Cache="$tmp/cache")
+        apt-get -q -o APT::Sandbox::User=root "${own[@]}" update >"$tmp/update" 2>&1 ||
+            { cat "$tmp/log" "$tmp/update" >&2; die "apt-get can fetch neither the package prometheus nor package lists: check the network, or $other"; }
+        download "${own[@]}" || { cat "$tmp/log" >&2; die "apt-get cannot fetch the package prometheus: $other"; }
     fi
     dpkg -x "$tmp"/prometheus_*.deb "$tmp/package" || die "dpkg cannot unpack what was fetched: $other"
     both "$tmp/package/usr/bin" || die "Debian's package holds no prometheus and promtool: $other"

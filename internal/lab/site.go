@@ -30,6 +30,7 @@ type PoolOptions struct {
 	Name    string
 	Model   string
 	Match   string   // value of the pool's match key, such as {host: a.test}; "" for the only pool
+	Config  string   // further keys of the pool, such as "mode: observe"
 	Engines int      // how many
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
@@ -97,6 +98,9 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		fmt.Fprintf(&pools, "- name: %s\n  models: [%s]\n", p.Name, p.Model)
 		if p.Match != "" {
 			fmt.Fprintf(&pools, "  match: %s\n", p.Match)
+		}
+		if p.Config != "" {
+			fmt.Fprintf(&pools, "  %s\n", p.Config)
 		}
 		pools.WriteString("  endpoints:\n")
 		for i := range p.Engines {

@@ -257,7 +257,7 @@ func TestProbeOverTCP(t *testing.T) {
 		}
 	}))
 	addr := srv.Listener.Addr().String()
-	p := prober{client: probeClient(), timeout: 5 * time.Second}
+	p := prober{scheme: "http", client: probeClient(Options{}), timeout: 5 * time.Second}
 	if err := p.check(t.Context(), addr); err != nil {
 		t.Errorf("check of a live server: %v", err)
 	}

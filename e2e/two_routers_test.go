@@ -13,8 +13,9 @@ import (
 // TestTwoRouters kills and restarts routers of a pair under load. Envoy asks the other one, so that requests go without a decision only
 // until its health check has found out: no client sees an error, and none goes unrouted beyond that.
 func TestTwoRouters(t *testing.T) {
-	// Envoy asks each router every second and gives a check one second; two failures take a router out, one success takes it back.
-	const found = 2*time.Second + time.Second + time.Second/2
+	// Envoy asks each router a second after the last answer and gives a check one second; two failures take a router out, and one success
+	// takes it back. The rest is for a slow machine.
+	const found = 2*(time.Second+time.Second) + time.Second/2
 
 	onBothEnvoys(t, func(t *testing.T, release string) {
 		site := startSite(t, release, lab.SiteOptions{

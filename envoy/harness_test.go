@@ -146,6 +146,7 @@ func startStub(t testing.TB, address string, options ...grpc.ServerOption) *stub
 func (s *stub) healthCheck(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if s.hang.Load() {
 		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	return next(ctx, req)
 }

@@ -22,21 +22,27 @@ const viaUpstream = "via_upstream"
 
 var errRecord = errors.New("access log message is not readable")
 
+// Wire types that are read, as the low three bits of a tag.
+const (
+	varint = uint64(protowire.VarintType)
+	length = uint64(protowire.BytesType)
+)
+
 // field is one field of a protobuf message.
 type field struct {
-	number protowire.Number
+	tag    uint64 // number<<3 | wire type
 	varint uint64 // of a varint field
-	bytes  []byte // of a length-delimited field; nil for others
+	bytes  []byte // of a length-delimited field
 }
 
-// nextField reads the first field of a message. Fixed-width fields and groups are passed over with their number alone.
+// nextField reads the first field of a message. Fixed-width fields and groups are passed over with their tag alone.
 func nextField(b []byte) (f field, rest []byte, err error) {
 	number, kind, n := protowire.ConsumeTag(b)
 	if n < 0 {
 		return field{}, nil, errRecord
 	}
 	b = b[n:]
-	f.number = number
+	f.tag = protowire.EncodeTag(number, kind)
 	switch kind {
 	case protowire.VarintType:
 		f.varint, n = protowire.ConsumeVarint(b)
@@ -69,11 +75,11 @@ func eachField(b []byte, visit func(field) error) error {
 // eachRecord calls do for each record of a StreamAccessLogsMessage. Records of TCP connections are none.
 func eachRecord(message []byte, do func(router.Completion)) error {
 	return eachField(message, func(f field) error {
-		if f.number != 2 { // http_logs
+		if f.tag != 2<<3|length { // http_logs
 			return nil
 		}
 		return eachField(f.bytes, func(f field) error {
-			if f.number != 1 { // log_entry
+			if f.tag != 1<<3|length { // log_entry
 				return nil
 			}
 			var r record
@@ -136,10 +142,10 @@ func (r *record) upstream() string {
 
 func (r *record) read(entry []byte) error {
 	return eachField(entry, func(f field) error {
-		switch f.number {
-		case 1: // common_properties
+		switch f.tag {
+		case 1<<3 | length: // common_properties
 			return eachField(f.bytes, r.common)
-		case 4: // response
+		case 4<<3 | length: // response
 			return eachField(f.bytes, r.response)
 		}
 		return nil
@@ -148,18 +154,18 @@ func (r *record) read(entry []byte) error {
 
 // common reads a field of AccessLogCommon.
 func (r *record) common(f field) error {
-	switch f.number {
-	case 13: // upstream_remote_address
+	switch f.tag {
+	case 13<<3 | length: // upstream_remote_address
 		return eachField(f.bytes, r.upstreamAddress)
-	case 16: // response_flags
+	case 16<<3 | length: // response_flags
 		return eachField(f.bytes, r.flag)
-	case 17: // metadata
+	case 17<<3 | length: // metadata
 		return eachField(f.bytes, r.metadata)
-	case 24: // upstream_request_attempt_count
+	case 24<<3 | varint: // upstream_request_attempt_count
 		r.attempts = f.varint
-	case 27: // intermediate_log_entry
+	case 27<<3 | varint: // intermediate_log_entry
 		r.intermediate = f.varint != 0
-	case 33: // access_log_type
+	case 33<<3 | varint: // access_log_type
 		r.kind = f.varint
 	}
 	return nil
@@ -167,14 +173,14 @@ func (r *record) common(f field) error {
 
 // upstreamAddress reads a field of an Address.
 func (r *record) upstreamAddress(f field) error {
-	if f.number != 1 { // socket_address
+	if f.tag != 1<<3|length { // socket_address
 		return nil
 	}
 	return eachField(f.bytes, func(f field) error {
-		switch f.number {
-		case 2: // address
+		switch f.tag {
+		case 2<<3 | length: // address
 			r.address = f.bytes
-		case 3: // port_value
+		case 3<<3 | varint: // port_value
 			r.port = f.varint
 		}
 		return nil
@@ -183,12 +189,12 @@ func (r *record) upstreamAddress(f field) error {
 
 // flag reads a field of ResponseFlags.
 func (r *record) flag(f field) error {
-	switch on := f.varint != 0; f.number {
-	case 6: // upstream_connection_failure
+	switch on := f.varint != 0; f.tag {
+	case 6<<3 | varint: // upstream_connection_failure
 		r.connectFailed = on
-	case 5, 7, 24: // upstream_remote_reset, upstream_connection_termination, upstream_protocol_error
+	case 5<<3 | varint, 7<<3 | varint, 24<<3 | varint: // upstream_remote_reset, upstream_connection_termination, upstream_protocol_error
 		r.broken = r.broken || on
-	case 15, 28: // downstream_connection_termination, downstream_remote_reset
+	case 15<<3 | varint, 28<<3 | varint: // downstream_connection_termination, downstream_remote_reset
 		r.left = r.left || on
 	}
 	return nil
@@ -196,7 +202,7 @@ func (r *record) flag(f field) error {
 
 // metadata reads a field of Metadata: an entry of the map from namespaces to structs.
 func (r *record) metadata(f field) error {
-	if f.number != 1 { // filter_metadata
+	if f.tag != 1<<3|length { // filter_metadata
 		return nil
 	}
 	namespace, value, err := mapEntry(f.bytes)
@@ -204,7 +210,7 @@ func (r *record) metadata(f field) error {
 		return err
 	}
 	return eachField(value, func(f field) error {
-		if f.number != 1 { // fields
+		if f.tag != 1<<3|length { // fields
 			return nil
 		}
 		key, value, err := mapEntry(f.bytes)
@@ -226,10 +232,10 @@ func (r *record) metadata(f field) error {
 // mapEntry reads key and value of a map's entry.
 func mapEntry(b []byte) (key, value []byte, err error) {
 	err = eachField(b, func(f field) error {
-		switch f.number {
-		case 1:
+		switch f.tag {
+		case 1<<3 | length:
 			key = f.bytes
-		case 2:
+		case 2<<3 | length:
 			value = f.bytes
 		}
 		return nil
@@ -240,7 +246,7 @@ func mapEntry(b []byte) (key, value []byte, err error) {
 // text reads a Value that is a string.
 func text(value []byte, into *[]byte) error {
 	return eachField(value, func(f field) error {
-		if f.number == 3 { // string_value
+		if f.tag == 3<<3|length { // string_value
 			*into = f.bytes
 		}
 		return nil
@@ -249,15 +255,15 @@ func text(value []byte, into *[]byte) error {
 
 // response reads a field of HTTPResponseProperties.
 func (r *record) response(f field) error {
-	switch f.number {
-	case 1: // response_code, in a message of its own
+	switch f.tag {
+	case 1<<3 | length: // response_code, in a message of its own
 		return eachField(f.bytes, func(f field) error {
-			if f.number == 1 {
+			if f.tag == 1<<3|varint {
 				r.code = f.varint
 			}
 			return nil
 		})
-	case 6: // response_code_details
+	case 6<<3 | length: // response_code_details
 		r.details = f.bytes
 	}
 	return nil

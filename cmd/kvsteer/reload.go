@@ -148,7 +148,7 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 	if err := s.router.Apply(poolConfigs(next), settings(next, tokenizers.current, keys)); err != nil {
 		return done, err
 	}
-	if tokenizers != r.tokenizers {
+	if tokenizers.current != r.tokenizers.current {
 		r.tokenizers.current.Close()
 	}
 	if done.touches("probe") {

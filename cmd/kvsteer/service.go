@@ -64,13 +64,17 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	kvindex.NewMetrics(reg, index)
+	dialTLS, err := engineDialer(cfg.Engines.TLS, cfg.Engines.HTTP2)
+	if err != nil {
+		return nil, err
+	}
 	s.pools, err = pool.New(pool.Options{
-		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
+		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
 	}
-	tokenizers := tokenizers{metrics: tokenize.NewMetrics(reg)}
+	tokenizers := tokenizers{metrics: tokenize.NewMetrics(reg), dialTLS: dialTLS, http2: cfg.Engines.HTTP2}
 	if err := tokenizers.replace(cfg); err != nil {
 		return nil, err
 	}
@@ -145,6 +149,8 @@ func limits(cfg *config.Config) extproc.Options {
 // tokenizers make the tokenizer of a configuration. The one before goes on with the calls that are under way.
 type tokenizers struct {
 	metrics *tokenize.Metrics
+	dialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	http2   bool
 	current *tokenize.Tokenizer
 }
 
@@ -155,7 +161,7 @@ func (t *tokenizers) replace(cfg *config.Config) error {
 	}
 	next, err := tokenize.New(tokenize.Options{
 		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cache, Concurrency: cfg.Tokenize.Concurrency,
-		MaxTokens: cfg.Limits.PromptTokens, Metrics: t.metrics,
+		MaxTokens: cfg.Limits.PromptTokens, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
 	})
 	if err != nil {
 		return err

@@ -23,6 +23,9 @@
 // MaxBackoff, with jitter. One good probe brings the endpoint back, and nothing else does.
 //
 // A request that was sent to an endpoint and ran elsewhere makes it suspect: it is probed at once and then every second, until a probe is good.
+// An answer with a server error, or one that breaks off, has the endpoint probed at once. Five of them without a good answer in between make it
+// suspect for 5 s although its probes are good: a web server that lives before an engine that fails. After that one more is enough, until a
+// good answer ends the count. What one client's bad request does is not enough, and a suspect endpoint still serves where all are suspect.
 // A draining endpoint is probed as any other and is to get no more requests.
 //
 // # Another configuration

@@ -77,3 +77,66 @@ func TestScheduleDelay(t *testing.T) {
 		}
 	}
 }
+
+func TestHealthSuspect(t *testing.T) {
+	const (
+		good   = 'o' // good probe
+		fail   = 'f' // failed probe
+		missed = 'm' // a request that ran elsewhere
+		erred  = 'e' // an answer with a server error
+		answer = 'a' // a good answer
+		wait   = 'w' // 1 s
+	)
+	tests := []struct {
+		name, steps   string
+		suspect, down bool
+	}{
+		{"at start", "", false, false},
+		{"missed", "m", true, false},
+		{"missed and a good probe", "mo", false, false},
+		{"missed and a failed probe", "mf", true, false},
+		{"missed and down", "mff", true, true},
+		{"missed and back", "mffo", false, false},
+		{"missed and a good answer, of a request that may be old", "ma", true, false},
+		{"one server error", "e", false, false},
+		{"four server errors", "eeee", false, false},
+		{"five server errors", "eeeee", true, false},
+		{"five with good probes between", "eoeoeoeoe", true, false},
+		{"five with a good answer between", "eeeaee", false, false},
+		{"a good probe within the hold", "eeeeewwwwo", true, false},
+		{"a good probe after the hold", "eeeeewwwwwo", false, false},
+		{"the hold is from the last server error on", "eeeeewwwewwo", true, false},
+		{"no probe after the hold", "eeeeewwwwww", true, false},
+		{"a failed probe after the hold", "eeeeewwwwwwf", true, false},
+		{"a good answer within the hold", "eeeeeoa", false, false},
+		{"one more after the hold", "eeeeewwwwwoe", true, false},
+		{"one more after a good answer", "eeeeewwwwwoae", false, false},
+		{"missed and server errors: both must end", "meeeeeo", true, false},
+		{"server errors while down", "ffeeeee", true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var h health
+			now := time.Unix(1_800_000_000, 0)
+			for _, step := range tt.steps {
+				switch step {
+				case good:
+					h = h.ok(now)
+				case fail:
+					h = h.failed(false)
+				case missed:
+					h = h.missed()
+				case erred:
+					h = h.erred(now)
+				case answer:
+					h = h.answered()
+				case wait:
+					now = now.Add(time.Second)
+				}
+			}
+			if h.suspect() != tt.suspect || h.down != tt.down {
+				t.Errorf("after %q: suspect %v, down %v, want %v and %v", tt.steps, h.suspect(), h.down, tt.suspect, tt.down)
+			}
+		})
+	}
+}

@@ -22,7 +22,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	return &Metrics{
 		up:       gauge("up", "1 while requests may be routed to the endpoint, 0 while it is down."),
-		suspect:  gauge("suspect", "1 from a request that was sent to the endpoint and ran elsewhere until a probe finds the endpoint well, else 0."),
+		suspect:  gauge("suspect", "1 while the endpoint is no first choice: a request that was sent to it ran elsewhere, or its answers failed, and it has not been found well since."),
 		draining: gauge("draining", "1 while the endpoint is to get no more requests, else 0."),
 		failures: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_pool_probe_failures_total",

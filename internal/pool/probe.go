@@ -107,7 +107,7 @@ func (s *Set) watch(ctx context.Context, e *Endpoint) {
 		}
 		last = time.Now()
 		probing := s.probing.Load()
-		err := prober{client: s.client, timeout: probing.timeout}.check(ctx, e.addr)
+		err := prober{client: s.client, timeout: probing.timeout, scheme: s.scheme()}.check(ctx, e.addr)
 		if ctx.Err() != nil {
 			return
 		}
@@ -135,15 +135,29 @@ func (s *Set) settle(e *Endpoint, err error) health {
 	return after
 }
 
+func (s *Set) scheme() string {
+	if s.given.DialTLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
 // prober sends one probe.
 type prober struct {
 	client  *http.Client
 	timeout time.Duration
+	scheme  string
 }
 
-func probeClient() *http.Client {
+func probeClient(o Options) *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!o.HTTP2)
+	protocols.SetHTTP2(o.HTTP2)
+	protocols.SetUnencryptedHTTP2(o.HTTP2)
 	return &http.Client{
 		Transport: &http.Transport{
+			DialTLSContext:         o.DialTLS,
+			Protocols:              protocols,
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: 64 << 10,
 		},
@@ -154,7 +168,7 @@ func probeClient() *http.Client {
 func (p prober) check(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.scheme+"://"+addr+"/health", nil)
 	if err != nil {
 		return err
 	}

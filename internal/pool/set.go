@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -26,6 +27,10 @@ type Options struct {
 	// HTTP sends the probes. The default opens one connection per probe, so that a probe also shows that connections are accepted,
 	// follows no redirects and uses no proxy.
 	HTTP *http.Client
+	// DialTLS connects to endpoints that speak TLS; nil stands for clear text. The default HTTP uses it, and probes say https with it.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	// HTTP2 has the default HTTP speak HTTP/2, without DialTLS by prior knowledge.
+	HTTP2 bool
 
 	Log     *slog.Logger // default: none
 	Metrics *Metrics     // default: not exported
@@ -69,7 +74,7 @@ func New(o Options) (*Set, error) {
 		o.ProbeInterval = 2 * time.Second
 	}
 	if o.HTTP == nil {
-		o.HTTP = probeClient()
+		o.HTTP = probeClient(o)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

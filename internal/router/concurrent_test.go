@@ -63,6 +63,9 @@ func TestConcurrentUse(t *testing.T) {
 				if d.Matched > 39*block || d.Matched%block != 0 || d.Endpoint == "" || d.Endpoint == d.Second {
 					t.Errorf("decision %+v", d)
 				}
+				if i%3 != 0 {
+					w.r.Complete(answered(d, []string{d.Endpoint, d.Second}[i%2]))
+				}
 				if i%50 == 0 {
 					if _, err := reg.Gather(); err != nil {
 						t.Error(err)

@@ -26,8 +26,7 @@ type account struct {
 	at     time.Time
 
 	// Of the open decisions. held is what fills the endpoint's memory if each of them is still running, guessed if they end by the half-life.
-	// held is a whole number, so that it returns to exactly what it was.
-	open    int
+	// held is a whole number, so that it returns to exactly what it was, and guessed is never above it.
 	held    int64   // whole prompts
 	guessed float64 // whole prompts, decaying by inFlightHalf
 }
@@ -138,7 +137,6 @@ func (a *account) settle() {
 // charge enters one request: uncached tokens to compute, of a prompt of so many tokens. key is that of the prompt's last whole block, 0 when it
 // is not known. The number that it returns names the charge to release; it is 0 when there is nothing to compute.
 func (a *account) charge(uncached float64, prompt int, key uint64) (number uint64) {
-	a.open++
 	a.held += int64(prompt)
 	a.guessed += float64(prompt)
 	if uncached <= 0 {
@@ -173,12 +171,8 @@ func (a *account) end() float64 {
 // release takes back what charge entered for one request some time ago: what is left of it in the queue, and its share of what is held.
 func (a *account) release(number uint64, uncached float64, prompt int, age time.Duration) {
 	a.unqueue(number, uncached)
-	a.open--
 	a.held -= int64(prompt)
-	a.guessed = floor(a.guessed-left(float64(prompt), age, inFlightHalf), 1)
-	if a.open == 0 {
-		a.guessed = 0
-	}
+	a.guessed = min(floor(a.guessed-left(float64(prompt), age, inFlightHalf), 1), float64(a.held))
 }
 
 // unqueue takes what is left of one request's charge out of the queue, wherever it stands. Of a charge that requests share, it cannot be told

@@ -198,6 +198,6 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.queue, kappa(healthy), name)
 		open, expired := f.openDecisions()
 		gauge(c.open, float64(open), name)
-		ch <- prometheus.MustNewConstMetric(c.expired, prometheus.CounterValue, float64(expired), name)
+		counter(c.expired, expired, name)
 	}
 }

@@ -158,11 +158,7 @@ func (r *running) until(what string, condition func() bool) {
 }
 
 func site(endpoints ...string) string {
-	text := "probe: {interval: 50ms}\npools:\n- name: chat\n  models: [tiny]\n  endpoints:\n"
-	for _, e := range endpoints {
-		text += "  - " + e + "\n"
-	}
-	return text
+	return "probe: {interval: 50ms}\npools:\n- name: chat\n  models: [tiny]\n  endpoints:\n  - " + strings.Join(endpoints, "\n  - ") + "\n"
 }
 
 func dialled(e *enginesim.Engine, more string) string {

@@ -103,7 +103,7 @@ func (r *Router) SetMode(pool string, m Mode, percent int) error {
 
 // Drain lets an endpoint get no more requests, or lets it get them again, until the configuration changes in this.
 func (r *Router) Drain(endpoint string, on bool) error {
-	_, t := r.target(endpoint)
+	t := r.target(endpoint)
 	if t == nil {
 		return fmt.Errorf("drain endpoint %q: %w", endpoint, ErrUnknown)
 	}
@@ -114,7 +114,7 @@ func (r *Router) Drain(endpoint string, on bool) error {
 // Reset forgets what is known of an endpoint's cache. Its blocks are matched again when its events start anew: when its engine connects again, or
 // after a gap.
 func (r *Router) Reset(endpoint string) error {
-	_, t := r.target(endpoint)
+	t := r.target(endpoint)
 	if t == nil {
 		return fmt.Errorf("reset endpoint %q: %w", endpoint, ErrUnknown)
 	}
@@ -130,13 +130,11 @@ func (r *Router) forget(t *target) {
 }
 
 // target finds an endpoint by its address; nil when there is none.
-func (r *Router) target(endpoint string) (*fleet, *target) {
+func (r *Router) target(endpoint string) *target {
 	for _, f := range r.all() {
-		for _, t := range f.all() {
-			if t.endpoint.Addr() == endpoint {
-				return f, t
-			}
+		if t := f.target(endpoint); t != nil {
+			return t
 		}
 	}
-	return nil, nil
+	return nil
 }

@@ -28,10 +28,14 @@ func TestReload(t *testing.T) {
 	// A prompt that one engine holds. It stays with that engine, and so many tokens of it are matched, whatever else changes.
 	client := site.Client()
 	t.Cleanup(client.Close)
-	prompt := lab.ChatRequest{Model: "tiny", MaxTokens: 5, Messages: []lab.Message{{Role: "user", Content: prose(rand.New(rand.NewPCG(9, 9)), 2000)}}}
-	ask := func() lab.LogEntry {
+	rng := rand.New(rand.NewPCG(9, 9))
+	some := func(words int) lab.ChatRequest {
+		return lab.ChatRequest{Model: "tiny", MaxTokens: 5, Messages: []lab.Message{{Role: "user", Content: prose(rng, words)}}}
+	}
+	prompt := some(2000)
+	send := func(request lab.ChatRequest) lab.LogEntry {
 		t.Helper()
-		reply := client.Chat(t.Context(), prompt)
+		reply := client.Chat(t.Context(), request)
 		if !reply.OK() {
 			t.Fatalf("status %d %s, error %v", reply.Status, reply.Body, reply.Err)
 		}
@@ -47,6 +51,7 @@ func TestReload(t *testing.T) {
 		})
 		return entry
 	}
+	ask := func() lab.LogEntry { t.Helper(); return send(prompt) }
 	first := ask()
 	var known lab.LogEntry
 	eventually(t, "the prompt is matched", func() bool { known = ask(); return known.Reason == "prefix" && known.Upstream == first.Upstream })
@@ -94,7 +99,7 @@ func TestReload(t *testing.T) {
 
 	// Limits.
 	c.link(strings.Replace(full, "prompt_tokens: 262144", "prompt_tokens: 20", 1))
-	if e := ask(); e.Reason != "too_long" {
+	if e := send(some(100)); e.Reason != "too_long" { // the prompt itself would be known elsewhere too
 		t.Errorf("reason %q under a limit of 20 tokens", e.Reason)
 	}
 	c.hangup(full)

@@ -82,17 +82,17 @@ func TestBounds(t *testing.T) {
 		code   Code
 		want   string
 	}{
-		{"an engine that hangs", func(w *world) { w.hang[engine1+"/health"] = true }, EngineSilent, "no answer within 300ms"},
-		{"an engine that hangs late", func(w *world) { w.hang[engine1+"/tokenize"] = true }, TokenizeRefused, "no answer within 300ms"},
+		{"an engine that hangs", func(w *world) { w.hang[engine1+"/health"] = true }, EngineSilent, "no answer within 1s"},
+		{"an engine that hangs late", func(w *world) { w.hang[engine1+"/tokenize"] = true }, TokenizeRefused, "no answer within 1s"},
 		{"an engine that hangs often", func(w *world) {
 			for _, p := range []string{"/v1/models", "/metrics", "/version", "/kv_event_sources"} {
 				w.hang[engine1+p] = true
 			}
-		}, TokenizeRefused, "the pages before it took 600ms"},
+		}, TokenizeRefused, "the pages before it took 2s"},
 		{"an engine without an end", func(w *world) { w.pages[engine1+"/tokenize"] = strings.Repeat(" ", maxReply+1) }, TokenizeRefused, "longer than"},
 		{"an engine that sends away", func(w *world) { w.status[engine1+"/tokenize"] = http.StatusFound }, TokenizeRefused, "status 302"},
-		{"an Envoy that hangs", func(w *world) { w.hang[envoyAddr+"/config_dump"] = true }, EnvoySilent, "no answer within 300ms"},
-		{"a router that hangs", func(w *world) { w.hang[routerPage] = true }, RouterSilent, "no answer within 300ms"},
+		{"an Envoy that hangs", func(w *world) { w.hang[envoyAddr+"/config_dump"] = true }, EnvoySilent, "no answer within 1s"},
+		{"a router that hangs", func(w *world) { w.hang[routerPage] = true }, RouterSilent, "no answer within 1s"},
 		{"an Envoy that sends no JSON", func(w *world) { w.pages[envoyAddr+"/config_dump"] = "<html>" }, EnvoySilent, "config_dump"},
 		{"an Envoy of another form", func(w *world) {
 			w.pages[envoyAddr+"/config_dump"] = `{"configs":[7,{"static_listeners":{"a":1},"static_clusters":[[]]}]}`
@@ -100,9 +100,12 @@ func TestBounds(t *testing.T) {
 		{"clusters of another form", func(w *world) { w.pages[envoyAddr+"/clusters"] = `[1]` }, "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // mostly waiting
 			w := newWorld(t, "envoy-1.40.0")
-			w.opt.Timeout = 300 * time.Millisecond
 			tt.damage(w)
+			if len(w.hang) > 0 {
+				w.opt.Timeout = time.Second // long enough for the others on a busy machine
+			}
 			r := w.run()
 			if tt.code == "" {
 				if len(r.Findings) > 0 {

@@ -37,6 +37,7 @@ var generated = []struct {
 	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
+	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -72,6 +73,15 @@ func reasonsTable() string {
 	b.WriteString("| reason | meaning |\n|---|---|\n")
 	for _, r := range router.Reasons() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Reason, strings.ReplaceAll(r.Meaning, "|", `\|`))
+	}
+	return b.String()
+}
+
+func recordsTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, r := range router.RecordOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Outcome, r.Meaning)
 	}
 	return b.String()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 	"github.com/kvsteer/kvsteer/kvindex"
 	"github.com/kvsteer/kvsteer/subscriber"
@@ -98,6 +99,7 @@ func metricsTable(t *testing.T) string {
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)
 	extproc.NewMetrics(&r)
+	tlsfiles.NewMetrics(&r)
 	var rows []string
 	for _, c := range r.all {
 		descs := make(chan *prometheus.Desc)
@@ -122,6 +124,8 @@ func kind(name string) string {
 	switch {
 	case strings.HasSuffix(name, "_total"):
 		return "counter"
+	case strings.HasSuffix(name, "_timestamp_seconds"):
+		return "gauge"
 	case strings.HasSuffix(name, "_seconds"):
 		return "histogram"
 	}

@@ -27,7 +27,7 @@ func (f deciderFunc) Decide(ctx context.Context, r router.Request) router.Decisi
 // decided is a decision with two choices.
 func decided() router.Decision {
 	return router.Decision{
-		ID: "r1-7", Pool: "chat", Endpoint: "10.0.0.11:8000", Second: "10.0.0.12:8000", Reason: "matched", Matched: 4096, Prompt: 5000,
+		ID: "r1-7", Pool: "chat", Endpoint: "10.0.0.11:8000", Second: "10.0.0.12:8000", Rung: router.RungExact, Reason: "matched", Matched: 4096, Prompt: 5000,
 	}
 }
 

@@ -29,14 +29,16 @@ func TestDecisionReply(t *testing.T) {
 			dynamic_metadata { fields { key: "kvsteer" value { struct_value {
 				fields { key: "decision_id" value { string_value: "r1-7" } }
 				fields { key: "pool" value { string_value: "chat" } }
+				fields { key: "mode" value { string_value: "on" } }
 				fields { key: "endpoint" value { string_value: "10.0.0.11:8000" } }
+				fields { key: "rung" value { string_value: "exact" } }
 				fields { key: "reason" value { string_value: "matched" } }
 				fields { key: "matched_tokens" value { number_value: 4096 } }
 				fields { key: "prompt_tokens" value { number_value: 5000 } }
 			} } } }`,
 		},
 		{
-			name: "one choice in the headers phase", at: headersPhase, d: router.Decision{ID: "a", Endpoint: "[::1]:80", Reason: "least"},
+			name: "one choice in the headers phase", at: headersPhase, d: router.Decision{ID: "a", Endpoint: "[::1]:80", Rung: router.RungLoad, Reason: "least"},
 			want: `request_headers { response { clear_route_cache: true header_mutation {
 				set_headers { header { key: "x-target-endpoint" raw_value: "[::1]:80" } append_action: OVERWRITE_IF_EXISTS_OR_ADD }
 				remove_headers: "x-target-endpoint-2"
@@ -44,21 +46,42 @@ func TestDecisionReply(t *testing.T) {
 			dynamic_metadata { fields { key: "kvsteer" value { struct_value {
 				fields { key: "decision_id" value { string_value: "a" } }
 				fields { key: "pool" value { string_value: "" } }
+				fields { key: "mode" value { string_value: "on" } }
 				fields { key: "endpoint" value { string_value: "[::1]:80" } }
+				fields { key: "rung" value { string_value: "load" } }
 				fields { key: "reason" value { string_value: "least" } }
 				fields { key: "matched_tokens" value { number_value: 0 } }
 				fields { key: "prompt_tokens" value { number_value: 0 } }
 			} } } }`,
 		},
 		{
-			name: "no decision", at: headersPhase, d: router.Decision{ID: "b", Pool: "chat", Reason: "no_endpoint", Prompt: 7},
+			name: "observed only", at: headersPhase,
+			d: router.Decision{ID: "c", Pool: "chat", Mode: router.ModeObserve, Endpoint: "[::1]:80", Second: "[::1]:81", Rung: router.RungExact, Reason: "prefix", Matched: 32, Prompt: 40},
+			want: `request_headers { response { clear_route_cache: true header_mutation {
+				remove_headers: "x-target-endpoint" remove_headers: "x-target-endpoint-2"
+			} } }
+			dynamic_metadata { fields { key: "kvsteer" value { struct_value {
+				fields { key: "decision_id" value { string_value: "c" } }
+				fields { key: "pool" value { string_value: "chat" } }
+				fields { key: "mode" value { string_value: "observe" } }
+				fields { key: "endpoint" value { string_value: "[::1]:80" } }
+				fields { key: "rung" value { string_value: "exact" } }
+				fields { key: "reason" value { string_value: "prefix" } }
+				fields { key: "matched_tokens" value { number_value: 32 } }
+				fields { key: "prompt_tokens" value { number_value: 40 } }
+			} } } }`,
+		},
+		{
+			name: "no decision", at: headersPhase, d: router.Decision{ID: "b", Pool: "chat", Rung: router.RungNone, Reason: "no_endpoint", Prompt: 7},
 			want: `request_headers { response { clear_route_cache: true header_mutation {
 				remove_headers: "x-target-endpoint" remove_headers: "x-target-endpoint-2"
 			} } }
 			dynamic_metadata { fields { key: "kvsteer" value { struct_value {
 				fields { key: "decision_id" value { string_value: "b" } }
 				fields { key: "pool" value { string_value: "chat" } }
+				fields { key: "mode" value { string_value: "on" } }
 				fields { key: "endpoint" value { string_value: "" } }
+				fields { key: "rung" value { string_value: "none" } }
 				fields { key: "reason" value { string_value: "no_endpoint" } }
 				fields { key: "matched_tokens" value { number_value: 0 } }
 				fields { key: "prompt_tokens" value { number_value: 7 } }

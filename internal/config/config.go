@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +58,9 @@ type Admin struct {
 }
 
 func (a *Admin) parse(text string) error {
+	if _, err := netip.ParseAddrPort(text); err != nil {
+		return fmt.Errorf("%q is not ip:port", text)
+	}
 	a.Listen = text
 	return nil
 }
@@ -121,6 +125,9 @@ type Fallback struct {
 }
 
 func (f *Fallback) parse(text string) error {
+	if text != "endpoints" && text != "none" {
+		return fmt.Errorf("%q is neither endpoints nor none (another cluster: {cluster: NAME})", text)
+	}
 	f.To = text
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 // candidate is one healthy endpoint of a request's pool.
 type candidate struct {
-	at        int // position in the fleet
+	target    *target
 	endpoint  *pool.Endpoint
 	slot      kvindex.Slot
 	blockSize int // tokens per block; 0 when the prompt is not matched here
@@ -33,11 +33,11 @@ type scratch struct {
 // gather takes the healthy endpoints of the fleet for candidates, and of these the ones for indexed whose blocks are known.
 func (sc *scratch) gather(f *fleet) (indexed bool) {
 	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
-	for i, t := range f.targets {
+	for _, t := range f.all() {
 		if !t.endpoint.Healthy() {
 			continue
 		}
-		c := candidate{at: i, endpoint: t.endpoint}
+		c := candidate{target: t, endpoint: t.endpoint}
 		if s := t.source.Load(); s != nil {
 			if state := s.state.Load(); state.readable() {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
@@ -73,9 +73,8 @@ func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, ran
 		if c.blockSize == 0 || c.endpoint == except || !c.endpoint.Healthy() {
 			continue
 		}
-		a := &f.accounts[c.at]
-		a.advance(now, &f.pace)
-		sc.costs = append(sc.costs, a.load().backlog)
+		c.target.account.advance(now, &f.pace)
+		sc.costs = append(sc.costs, c.target.account.load().backlog)
 		sc.at = append(sc.at, i)
 	}
 	if best := pick(sc.costs, -1, 0, random); best >= 0 {

@@ -83,14 +83,14 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	for i := range 8 {
 		w.hold(address(i), block, plain, tokens[:(i+1)*8_000])
 	}
-	f, sc := w.r.fleets[0], new(scratch)
+	f, sc := w.r.all()[0], new(scratch)
 	watch := w.r.m.start(w.r.now)
 	one := func() {
 		sc.gather(f)
 		w.r.match(sc, blockhash.Namespace{Pool: "chat"}, tokens, &watch)
 		f.place(sc, len(tokens), true, w.r.weights, epoch, w.r.random)
 		w.pass(time.Second)
-		f.loads(w.clock())
+		f.loads(f.all(), w.clock())
 	}
 	one()
 	// loads makes its result; the ledger's queue may grow.

@@ -157,7 +157,7 @@ func TestConversationsStickAndSpread(t *testing.T) {
 					t.Errorf("engine %d was given %d of %d conversations", i, n, conversations)
 				}
 			}
-			for _, l := range s.w.r.fleets[0].loads(s.w.clock().Add(time.Hour)) {
+			for _, l := range s.w.loads(s.w.clock().Add(time.Hour)) {
 				if l != (load{}) {
 					t.Errorf("at rest: %+v", l)
 				}

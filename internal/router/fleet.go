@@ -9,35 +9,43 @@ import (
 	"github.com/kvsteer/kvsteer/internal/pool"
 )
 
-// fleet is one pool with what the router knows and has done there.
+// fleet is one pool with what the router knows and has done there. It lives as long as the pool's name is in the configuration; the pool and
+// its targets are replaced as a whole by a new configuration.
 type fleet struct {
-	pool    *pool.Pool
-	targets []*target
+	pool    atomic.Pointer[pool.Pool]
+	targets atomic.Pointer[[]*target]
 	maxLen  atomic.Int64 // model length last told by an engine, 0 when not known
 
-	mu       sync.Mutex // held over the pricing of one request: each sees the charges of all before it
-	pace     pace
-	accounts []account // of targets, by position
+	mu   sync.Mutex // held over the pricing of one request: each sees the charges of all before it
+	pace pace
 }
 
 // target is one endpoint of a fleet.
 type target struct {
 	endpoint *pool.Endpoint
 	source   atomic.Pointer[Source] // nil while nobody subscribes to its events
+	account  account                // guarded by the fleet's mu
 }
 
 func newFleet(p *pool.Pool, rate float64) *fleet {
-	f := &fleet{pool: p, pace: pace{rate: rate}}
+	f := &fleet{pace: pace{rate: rate}}
+	var targets []*target
 	for _, e := range p.Endpoints() {
-		f.targets = append(f.targets, &target{endpoint: e})
+		targets = append(targets, &target{endpoint: e})
 	}
-	f.accounts = make([]account, len(f.targets))
+	f.pool.Store(p)
+	f.targets.Store(&targets)
 	return f
 }
 
+func (f *fleet) name() string { return f.pool.Load().Name() }
+
+// all are the fleet's targets at this time, in the order of the configuration.
+func (f *fleet) all() []*target { return *f.targets.Load() }
+
 // modelLen is the model's length in tokens, 0 when not known. What the configuration says goes before what an engine tells.
 func (f *fleet) modelLen() int {
-	if n := f.pool.MaxModelLen(); n > 0 {
+	if n := f.pool.Load().MaxModelLen(); n > 0 {
 		return n
 	}
 	return int(f.maxLen.Load())
@@ -49,14 +57,14 @@ func (f *fleet) overModel(tokens int) bool {
 	return n > 0 && tokens >= n
 }
 
-// loads reads all accounts.
-func (f *fleet) loads(now time.Time) []load {
+// loads reads the accounts of targets.
+func (f *fleet) loads(targets []*target, now time.Time) []load {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	loads := make([]load, len(f.accounts))
-	for i := range f.accounts {
-		f.accounts[i].advance(now, &f.pace)
-		loads[i] = f.accounts[i].load()
+	loads := make([]load, len(targets))
+	for i, t := range targets {
+		t.account.advance(now, &f.pace)
+		loads[i] = t.account.load()
 	}
 	return loads
 }
@@ -67,16 +75,15 @@ func (f *fleet) place(sc *scratch, prompt int, charge bool, w weights, now time.
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, c := range sc.candidates {
-		a := &f.accounts[c.at]
-		a.advance(now, &f.pace)
-		sc.standings[i].load = a.load()
+		c.target.account.advance(now, &f.pace)
+		sc.standings[i].load = c.target.account.load()
 	}
 	sc.costs = appendCosts(sc.costs[:0], prompt, sc.standings, w)
 	first = pick(sc.costs, -1, w.near, random)
 	second = pick(sc.costs, first, w.near, random)
 	if charge {
 		s := sc.standings[first]
-		f.accounts[sc.candidates[first].at].charge(float64(prompt)-s.credit(w), float64(prompt), s.last)
+		sc.candidates[first].target.account.charge(float64(prompt)-s.credit(w), float64(prompt), s.last)
 	}
 	return first, second
 }
@@ -85,12 +92,11 @@ func (f *fleet) place(sc *scratch, prompt int, charge bool, w weights, now time.
 const confirmChunk = 1024
 
 // confirm tells the account of a target that its engine has announced blocks.
-func (f *fleet) confirm(at int, keys []uint64, now time.Time) {
+func (f *fleet) confirm(t *target, keys []uint64, now time.Time) {
 	for part := range slices.Chunk(keys, confirmChunk) {
 		f.mu.Lock()
-		a := &f.accounts[at]
-		a.advance(now, &f.pace)
-		a.confirm(part)
+		t.account.advance(now, &f.pace)
+		t.account.confirm(part)
 		f.mu.Unlock()
 	}
 }

@@ -134,11 +134,11 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for _, f := range r.fleets {
-		name := f.pool.Name()
-		loads := f.loads(r.now())
+	for _, f := range r.all() {
+		name, targets := f.name(), f.all()
+		loads := f.loads(targets, r.now())
 		var healthy []standing
-		for i, t := range f.targets {
+		for i, t := range targets {
 			addr := t.endpoint.Addr()
 			gauge(c.backlog, loads[i].backlog, name, addr)
 			if t.endpoint.Healthy() {

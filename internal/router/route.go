@@ -34,7 +34,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonNoPool
 		return d
 	}
-	d.Pool = f.pool.Name()
+	d.Pool = f.name()
 
 	indexed := sc.gather(f)
 	if len(sc.candidates) == 0 {
@@ -81,7 +81,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 func (r *Router) fleetOf(req Request, parsed *openai.Request) (f *fleet, adapter string) {
 	if parsed.Model != "" {
 		if p, adapter, ok := r.pools.ByModel(parsed.Model); ok {
-			return r.fleet(p), adapter
+			return r.fleet(p.Name()), adapter
 		}
 		parsed.Reason = openai.Reason(ReasonUnknownModel)
 	}
@@ -89,7 +89,7 @@ func (r *Router) fleetOf(req Request, parsed *openai.Request) (f *fleet, adapter
 	if !ok {
 		return nil, ""
 	}
-	return r.fleet(p), ""
+	return r.fleet(p.Name()), ""
 }
 
 // outcome is the reason of a request that was matched.

@@ -43,7 +43,7 @@ func TestEveryReason(t *testing.T) {
 		{reason: ReasonPrefix, prepare: indexed, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: a, Matched: 4 * block, Prompt: 10 * block}},
 		{reason: ReasonLoad, prepare: func(w *world) {
 			indexed(w)
-			w.r.fleets[0].accounts[0].charge(1e6, 0, 0)
+			w.r.all()[0].all()[0].account.charge(1e6, 0, 0)
 		}, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
 		{reason: ReasonNoMatch, prepare: indexed, req: given("llama", run(500, 10*block)), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
 		{reason: ReasonShort, prepare: indexed, req: given("llama", run(1, block)), want: Decision{Pool: "chat", Endpoint: "*", Prompt: block}},
@@ -106,6 +106,14 @@ func TestEveryReason(t *testing.T) {
 			}
 			want := tt.want
 			want.ID, want.Reason, want.Second = got.ID, got.Reason, got.Second
+			switch {
+			case want.Endpoint == "":
+				want.Rung = RungNone
+			case slices.Contains([]Reason{ReasonPrefix, ReasonLoad, ReasonNoMatch, ReasonShort}, tt.reason):
+				want.Rung = RungExact
+			default:
+				want.Rung = RungLoad
+			}
 			if got != want {
 				t.Errorf("decision\n got %+v\nwant %+v", got, want)
 			}
@@ -275,7 +283,7 @@ func TestTokenizesAtTheLeastBusyIndexedCandidate(t *testing.T) {
 	w := newWorld(t, Options{}, chat(4))
 	w.hold(address(1), block, plain, run(1, 64))
 	w.hold(address(2), block, plain, run(1, 64))
-	w.r.fleets[0].accounts[1].charge(100, 0, 0)
+	w.r.all()[0].all()[1].account.charge(100, 0, 0)
 	w.r.Decide(t.Context(), completion(`"model":"llama","prompt":"hello"`))
 	if want := []string{address(2)}; !slices.Equal(w.words.calls, want) {
 		t.Errorf("asked %q, want %q", w.words.calls, want)
@@ -311,7 +319,7 @@ func TestTokenizerFails(t *testing.T) {
 			w := newWorld(t, Options{}, chat(3))
 			w.hold(address(0), block, plain, run(1, 64))
 			w.hold(address(1), block, plain, run(1, 64))
-			w.r.fleets[0].accounts[1].charge(100, 0, 0) // so that address(0) is asked first
+			w.r.all()[0].all()[1].account.charge(100, 0, 0) // so that address(0) is asked first
 			w.words.errs = tt.errs
 			got := w.r.Decide(t.Context(), completion(`"model":"llama","prompt":"the quick brown fox jumps"`))
 			if got.Reason != tt.reason || w.words.count() != tt.calls || got.Endpoint == "" {
@@ -417,7 +425,7 @@ func TestCharges(t *testing.T) {
 			}
 			got := w.r.Decide(ctx, tt.req)
 			sum := 0.0
-			for i, l := range w.r.fleets[0].loads(w.clock()) {
+			for i, l := range w.loads(w.clock()) {
 				sum += l.backlog
 				if l.backlog > 0 && address(i) != got.Endpoint {
 					t.Errorf("%s is charged, %s was chosen", address(i), got.Endpoint)
@@ -427,7 +435,7 @@ func TestCharges(t *testing.T) {
 				t.Errorf("%v tokens charged, want %v", sum, tt.want)
 			}
 			w.pass(20 * time.Minute)
-			for _, l := range w.r.fleets[0].loads(w.clock()) {
+			for _, l := range w.loads(w.clock()) {
 				if l != (load{}) {
 					t.Errorf("20 minutes later: %+v", l)
 				}
@@ -440,7 +448,7 @@ func TestCharges(t *testing.T) {
 func TestEstimateIsBounded(t *testing.T) {
 	w := newWorld(t, Options{Limits: openai.Limits{PromptTokens: 10_000}}, chat(1))
 	w.r.Decide(t.Context(), completion(`"model":"llama","prompt":"`+strings.Repeat("y", 1<<20)+`"`))
-	if got := w.r.fleets[0].loads(w.clock())[0].backlog; got != 10_000 {
+	if got := w.loads(w.clock())[0].backlog; got != 10_000 {
 		t.Errorf("%v tokens charged, want 10000", got)
 	}
 }
@@ -449,7 +457,7 @@ func TestEventsReleaseCharges(t *testing.T) {
 	w := newWorld(t, Options{}, chat(2))
 	tokens := run(1, 30*block+5)
 	backlog := func() (sum float64) {
-		for _, l := range w.r.fleets[0].loads(w.clock()) {
+		for _, l := range w.loads(w.clock()) {
 			sum += l.backlog
 		}
 		return sum

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/openai"
@@ -59,7 +60,7 @@ type Router struct {
 	budget    time.Duration
 	limits    openai.Limits
 	weights   weights
-	fleets    []*fleet
+	fleets    atomic.Pointer[[]*fleet]
 	ids       ids
 	log       *slog.Logger
 	m         *Metrics
@@ -127,13 +128,15 @@ func New(o Options) (*Router, error) {
 		random: rand.IntN,
 	}
 	r.scratch.New = func() any { return new(scratch) }
+	var fleets []*fleet
 	for _, p := range o.Pools.Pools() {
 		rate := p.PrefillRate()
 		if rate == 0 {
 			rate = o.PrefillRate
 		}
-		r.fleets = append(r.fleets, newFleet(p, rate))
+		fleets = append(fleets, newFleet(p, rate))
 	}
+	r.fleets.Store(&fleets)
 	o.Metrics.router.Store(r)
 	return r, nil
 }
@@ -149,9 +152,13 @@ func orDefault(v, d float64) float64 {
 	return v
 }
 
-func (r *Router) fleet(p *pool.Pool) *fleet {
-	for _, f := range r.fleets {
-		if f.pool == p {
+// all are the fleets at this time, in the order of the configuration.
+func (r *Router) all() []*fleet { return *r.fleets.Load() }
+
+// fleet finds the fleet of a pool by its name; nil when there is none (any more).
+func (r *Router) fleet(pool string) *fleet {
+	for _, f := range r.all() {
+		if f.name() == pool {
 			return f
 		}
 	}

@@ -23,7 +23,6 @@ const (
 // Store, Remove, Reset and Describe are called from one goroutine. Candidates read its state at any time.
 type Source struct {
 	fleet  *fleet
-	at     int // position in the fleet
 	target *target
 	index  *kvindex.Index
 	now    func() time.Time
@@ -54,15 +53,12 @@ func (s *sourceState) problemName() string {
 
 // Source returns the sink for the events of one endpoint. There is one at a time per endpoint; Close ends it.
 func (r *Router) Source(pool, endpoint string) (*Source, error) {
-	for _, f := range r.fleets {
-		if f.pool.Name() != pool {
-			continue
-		}
-		for i, t := range f.targets {
+	if f := r.fleet(pool); f != nil {
+		for _, t := range f.all() {
 			if t.endpoint.Addr() != endpoint {
 				continue
 			}
-			s := &Source{fleet: f, at: i, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
+			s := &Source{fleet: f, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
 			s.state.Store(&sourceState{})
 			if !t.source.CompareAndSwap(nil, s) {
 				return nil, fmt.Errorf("source of endpoint %q in pool %q: already in use", endpoint, pool)
@@ -82,7 +78,7 @@ func (s *Source) Close() {
 // Store enters blocks, and lets the load ledger know of those that the engine has just computed. The first block after a reset takes a slot.
 func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
 	if tier == subscriber.Device {
-		s.fleet.confirm(s.at, keys, s.now())
+		s.fleet.confirm(s.target, keys, s.now())
 	}
 	state := *s.state.Load()
 	if state.problem != "" {

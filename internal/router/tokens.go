@@ -60,7 +60,7 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 
 // tokenize asks the engine of the least busy indexed candidate, and when that fails at once, another one.
 func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *openai.Request, watch *stopwatch) (tokenize.Result, error) {
-	call := tokenize.Call{Pool: f.pool.Name(), Model: req.Model, APIKey: r.keys[f.pool.Name()], Request: req}
+	call := tokenize.Call{Pool: f.name(), Model: req.Model, APIKey: r.keys[f.name()], Request: req}
 	first := sc.leastBusy(f, nil, watch.last, r.random)
 	if first == nil { // all went down since they were gathered
 		return tokenize.Result{}, &tokenize.Error{Outcome: tokenize.Unreachable}

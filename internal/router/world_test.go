@@ -229,3 +229,9 @@ func given(model string, tokens []uint32) Request {
 	}
 	return Request{Meta: openai.Meta{Method: "POST", Path: "/v1/completions"}, Body: append(b, "]}"...)}
 }
+
+// loads are the loads of the first pool's endpoints.
+func (w *world) loads(now time.Time) []load {
+	f := w.r.all()[0]
+	return f.loads(f.all(), now)
+}

@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,7 +73,10 @@ type Options struct {
 	// Drain is how long open streams have to end at shutdown. Default 5 s.
 	Drain time.Duration
 
-	// Log gets one line per mode that is not routed, and panics, at most one a minute. Default: discarded.
+	// TLS is what connections must speak, as package tlsfiles makes it. Default: clear text, for Unix sockets and loopback.
+	TLS *tls.Config
+
+	// Log gets one line per mode that is not routed, and panics and refused connections, at most one of each a minute. Default: discarded.
 	Log *slog.Logger
 
 	// Metrics of [NewMetrics]. Default: not registered anywhere.
@@ -87,6 +91,7 @@ type Server struct {
 	bodyWait time.Duration
 	notice   time.Duration
 	drain    time.Duration
+	tls      *tls.Config // nil: clear text
 	log      *slog.Logger
 	metrics  *Metrics
 	account  *account
@@ -145,6 +150,7 @@ func New(o Options) (*Server, error) {
 		bodyWait: o.BodyWait,
 		notice:   o.Notice,
 		drain:    o.Drain,
+		tls:      o.TLS,
 		log:      o.Log,
 		metrics:  o.Metrics,
 		account:  newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
@@ -154,6 +160,7 @@ func New(o Options) (*Server, error) {
 // Run serves on l, which it closes, until ctx ends, then drains; it returns nil after a drain and an error when l fails before.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(
+		s.transport(),
 		grpc.MaxRecvMsgSize(int(s.maxBody+slack)),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(64<<10),

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvsteer/kvsteer/extproc"
+	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
@@ -100,6 +101,7 @@ func metricsTable(t *testing.T) string {
 	router.NewMetrics(&r)
 	extproc.NewMetrics(&r)
 	tlsfiles.NewMetrics(&r)
+	admin.NewMetrics(&r)
 	var rows []string
 	for _, c := range r.all {
 		descs := make(chan *prometheus.Desc)

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,52 +27,54 @@ import (
 
 func authority(t *testing.T) *lab.Authority {
 	t.Helper()
-	a, err := lab.NewAuthority("test")
+	a, err := lab.NewAuthority(t.TempDir(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
 }
 
-// secured is a server's TLS with client authorities, all of a's, and the folder of its files.
-func secured(t *testing.T, a *lab.Authority) (files *tlsfiles.Files, dir string) {
+// secured is a server's TLS with client authorities, all of a's.
+func secured(t *testing.T, a *lab.Authority) *tlsfiles.Files {
 	t.Helper()
-	dir = t.TempDir()
-	rotate(t, a, dir, "first")
-	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), a.PEM, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	certFile, keyFile := rotate(t, a, "first")
 	files, err := tlsfiles.New(tlsfiles.Options{
-		Listener: "extproc", Key: "tls", CertFile: filepath.Join(dir, "router.crt"), KeyFile: filepath.Join(dir, "router.key"),
-		ClientCAFile: filepath.Join(dir, "ca.crt"), Settle: 5 * time.Millisecond,
+		Listener: "extproc", Key: "tls", CertFile: certFile, KeyFile: keyFile, ClientCAFile: a.File, Settle: 5 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return files, dir
+	return files
 }
 
-func rotate(t *testing.T, a *lab.Authority, dir, name string) {
+// rotate writes a server's certificate and key. The last of the certificate's names tells which it is.
+func rotate(t *testing.T, a *lab.Authority, which string) (certFile, keyFile string) {
 	t.Helper()
-	if err := a.IssueFiles(filepath.Join(dir, "router"), lab.Leaf{Name: name, Hosts: []string{"router.test"}}); err != nil {
+	certFile, keyFile, err := a.Issue("router", "router.test", which)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return certFile, keyFile
 }
 
 // proxy is the TLS of a client such as Envoy: trusting one authority, with a certificate of another (nil: none).
 func proxy(t *testing.T, trusts, from *lab.Authority) *tls.Config {
 	t.Helper()
+	text, err := os.ReadFile(trusts.File)
+	if err != nil {
+		t.Fatal(err)
+	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(trusts.PEM)
+	roots.AppendCertsFromPEM(text)
 	c := &tls.Config{RootCAs: roots, ServerName: "router.test"}
 	if from == nil {
 		return c
 	}
-	cert, key, err := from.Issue(lab.Leaf{Name: "envoy"})
+	certFile, keyFile, err := from.Issue("envoy")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +120,7 @@ func (j *journal) String() string {
 
 func TestTLS(t *testing.T) {
 	ours, theirs := authority(t), authority(t)
-	files, _ := secured(t, ours)
+	files := secured(t, ours)
 	tests := []struct {
 		name  string
 		creds credentials.TransportCredentials
@@ -167,7 +168,7 @@ func TestTLS(t *testing.T) {
 // TestRotationUnderLoad replaces the certificate while requests go on over old and fresh connections: none of them fails.
 func TestRotationUnderLoad(t *testing.T) {
 	ours := authority(t)
-	files, dir := secured(t, ours)
+	files := secured(t, ours)
 	l := listenTCP(t)
 	run(t, l, Options{Decider: always(decided()), TLS: files.Config()})
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -179,7 +180,8 @@ func TestRotationUnderLoad(t *testing.T) {
 	var seen sync.Map // names of certificates served
 	client := proxy(t, ours, ours)
 	client.VerifyConnection = func(s tls.ConnectionState) error {
-		seen.Store(s.PeerCertificates[0].Subject.CommonName, true)
+		names := s.PeerCertificates[0].DNSNames
+		seen.Store(names[len(names)-1], true)
 		return nil
 	}
 	kept, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
@@ -223,7 +225,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for i, name := range []string{"second", "third", "fourth"} {
-		rotate(t, ours, dir, name)
+		rotate(t, ours, name)
 		for served := false; !served || asked.Load() < int64(20*(i+1)); <-tick.C {
 			if _, served = seen.Load(name); ctx.Err() != nil || t.Failed() {
 				t.Errorf("the %s certificate was served: %v, after %d requests", name, served, asked.Load())

@@ -4,7 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
-	"path/filepath"
+	"os"
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
@@ -12,13 +12,13 @@ import (
 )
 
 func TestTLS(t *testing.T) {
-	a, err := lab.NewAuthority("test")
+	a, err := lab.NewAuthority(t.TempDir(), "test")
 	check(t, err)
-	base := filepath.Join(t.TempDir(), "admin")
-	check(t, a.IssueFiles(base, lab.Leaf{Name: "admin", Hosts: []string{"127.0.0.1"}}))
-	files, err := tlsfiles.New(tlsfiles.Options{
-		Listener: "admin", Key: "admin.tls", CertFile: base + ".crt", KeyFile: base + ".key", Protocols: []string{"http/1.1"},
-	})
+	certFile, keyFile, err := a.Issue("admin", "127.0.0.1")
+	check(t, err)
+	files, err := tlsfiles.New(tlsfiles.Options{Listener: "admin", Key: "admin.tls", CertFile: certFile, KeyFile: keyFile, Protocols: []string{"http/1.1"}})
+	check(t, err)
+	authority, err := os.ReadFile(a.File)
 	check(t, err)
 	o := withToken(t, options(newFleet()), secret)
 	o.TLS = files.Config()
@@ -26,7 +26,7 @@ func TestTLS(t *testing.T) {
 	check(t, err)
 	url := running(t, s, "https")
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(a.PEM)
+	roots.AppendCertsFromPEM(authority)
 	trusting := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true, ForceAttemptHTTP2: true}}
 	if status, body := get(t, trusting, url+"/api/v1/state", "Authorization", "Bearer "+secret); status != 200 {
 		t.Errorf("%d %s", status, body)

@@ -15,114 +15,86 @@ import (
 	"time"
 )
 
-// Authority issues certificates, to try TLS with. Its key never leaves the process.
+// Authority signs certificates for a test of TLS. Its keys are worth nothing beyond it.
 type Authority struct {
-	PEM []byte // its own certificate
+	File string // its certificate, PEM
 
+	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// Leaf is a certificate to be issued, for servers and clients alike.
-type Leaf struct {
-	Name  string        // common name
-	Hosts []string      // DNS names and IP addresses
-	Life  time.Duration // from now on; default 24 h, negative: expired
-}
-
-// NewAuthority makes an authority that signs its own certificate.
-func NewAuthority(name string) (*Authority, error) {
+// NewAuthority makes an authority, its certificate in DIR/NAME.pem.
+func NewAuthority(dir, name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("authority %s: %w", name, err)
 	}
-	cert, err := certificate(name)
-	if err != nil {
-		return nil, err
+	a := &Authority{File: filepath.Join(dir, name+".pem"), dir: dir, key: key}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	cert.NotAfter = time.Now().Add(10 * 365 * 24 * time.Hour)
-	cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		return nil, fmt.Errorf("authority %s: %w", name, err)
 	}
-	if cert, err = x509.ParseCertificate(der); err != nil {
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return nil, fmt.Errorf("authority %s: %w", name, err)
 	}
-	return &Authority{PEM: encode("CERTIFICATE", der), cert: cert, key: key}, nil
+	return a, replaceFile(a.File, pemBlock("CERTIFICATE", der))
 }
 
-// Issue makes a certificate and its key, both as PEM.
-func (a *Authority) Issue(l Leaf) (cert, key []byte, err error) {
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// Issue signs a certificate for servers and clients of the hosts, names or addresses, and returns its files DIR/NAME.pem and DIR/NAME.key.
+// Files of the same name are replaced.
+func (a *Authority) Issue(name string, hosts ...string) (certFile, keyFile string, err error) {
+	return a.IssueUntil(time.Now().Add(24*time.Hour), name, hosts...)
+}
+
+// IssueUntil is Issue with the end of the certificate's life, which may be past.
+func (a *Authority) IssueUntil(end time.Time, name string, hosts ...string) (certFile, keyFile string, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("issue %s: %w", l.Name, err)
+		return "", "", fmt.Errorf("issue %s: %w", name, err)
 	}
-	c, err := certificate(l.Name)
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {
-		return nil, nil, err
+		return "", "", fmt.Errorf("issue %s: %w", name, err)
 	}
-	if l.Life == 0 {
-		l.Life = 24 * time.Hour
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: end.Add(-7 * 24 * time.Hour), NotAfter: end,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	c.NotAfter = time.Now().Add(l.Life)
-	c.NotBefore = c.NotAfter.Add(-48 * time.Hour)
-	c.KeyUsage = x509.KeyUsageDigitalSignature
-	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	for _, h := range l.Hosts {
+	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
-			c.IPAddresses = append(c.IPAddresses, ip)
+			template.IPAddresses = append(template.IPAddresses, ip)
 		} else {
-			c.DNSNames = append(c.DNSNames, h)
+			template.DNSNames = append(template.DNSNames, h)
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, own.Public(), a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("issue %s: %w", l.Name, err)
+		return "", "", fmt.Errorf("issue %s: %w", name, err)
 	}
-	pkcs, err := x509.MarshalPKCS8PrivateKey(own)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("issue %s: %w", l.Name, err)
+		return "", "", fmt.Errorf("issue %s: %w", name, err)
 	}
-	return encode("CERTIFICATE", der), encode("PRIVATE KEY", pkcs), nil
+	certFile, keyFile = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+".key")
+	if err := replaceFile(keyFile, pemBlock("PRIVATE KEY", keyDER)); err != nil {
+		return "", "", err
+	}
+	return certFile, keyFile, replaceFile(certFile, pemBlock("CERTIFICATE", der))
 }
 
-// IssueFiles writes a certificate and its key to base.crt and base.key, each by a rename, so that a reader never sees half a file.
-func (a *Authority) IssueFiles(base string, l Leaf) error {
-	cert, key, err := a.Issue(l)
-	if err != nil {
-		return err
-	}
-	if err := replace(base+".crt", cert); err != nil {
-		return err
-	}
-	return replace(base+".key", key)
-}
-
-func replace(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if _, err := f.Write(data); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
-
-func certificate(name string) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, fmt.Errorf("serial number: %w", err)
-	}
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour)}, nil
-}
-
-func encode(kind string, der []byte) []byte {
+func pemBlock(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// replaceFile moves a file into its place, which is how certificates are replaced under a running process.
+func replaceFile(path string, text []byte) error {
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.Rename(path+".new", path)
 }

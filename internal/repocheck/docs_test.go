@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,6 +95,7 @@ func metricsTable(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var r recorder
+	config.NewMetrics(&r, time.Now())
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	pool.NewMetrics(&r)

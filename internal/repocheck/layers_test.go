@@ -51,7 +51,7 @@ var owners = []struct {
 	{"github.com/fxamacker/cbor", []string{"internal/blockhash"}},
 	{"github.com/zeebo/xxh3", []string{"internal/blockhash"}},
 	{"github.com/maypok86/otter", []string{"internal/tokenize"}},
-	{"github.com/goccy/go-yaml", []string{"internal/config", "envoy"}},
+	{"github.com/goccy/go-yaml", []string{"internal/config", "envoy", "internal/lab"}},
 	{"github.com/alecthomas/kong", []string{"cmd/kvsteer"}},
 	{"github.com/fsnotify/fsnotify", []string{"internal/watch"}},
 }

@@ -42,17 +42,21 @@ var block = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 
 // renders says whether an Envoy configuration can be made for the pools of a configuration.
 func renders(cfg *config.Config) error {
-	o := envoy.Options{Router: cfg.Listen, Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, MaxBody: cfg.Limits.Body.Bytes()}
+	o := envoy.Options{Routers: []string{cfg.Listen}, Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, MaxBody: cfg.Limits.Body.Bytes()}
+	render := envoy.Render
 	for _, p := range cfg.Pools {
-		ep := envoy.Pool{Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Match: envoy.Match{
+		ep := envoy.Pool{Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Cluster: p.Fallback.Cluster, Match: envoy.Match{
 			Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value,
 		}}
+		if ep.Cluster != "" {
+			ep.Fallback, render = "", envoy.RenderFilter
+		}
 		for _, e := range p.Endpoints {
 			ep.Endpoints = append(ep.Endpoints, e.Address)
 		}
 		o.Pools = append(o.Pools, ep)
 	}
-	_, err := envoy.Render(o)
+	_, err := render(o)
 	return err
 }
 

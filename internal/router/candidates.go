@@ -7,7 +7,7 @@ import (
 	"github.com/kvsteer/kvsteer/kvindex"
 )
 
-// candidate is one healthy endpoint of a request's pool.
+// candidate is one endpoint of a request's pool that is healthy and does not drain.
 type candidate struct {
 	target    *target
 	endpoint  *pool.Endpoint
@@ -18,6 +18,7 @@ type candidate struct {
 
 // scratch is the memory of one decision, used again by later ones.
 type scratch struct {
+	settings   *Settings // that the decision goes by
 	candidates []candidate
 	standings  []standing // of candidates, by position
 	costs      []float64  // of candidates, by position
@@ -30,16 +31,16 @@ type scratch struct {
 	sizes []int // block sizes looked up
 }
 
-// gather takes the healthy endpoints of the fleet for candidates, and of these the ones for indexed whose blocks are known.
+// gather takes the endpoints of the fleet that can get a request for candidates, and of these the ones for indexed whose blocks are known.
 func (sc *scratch) gather(f *fleet) (indexed bool) {
 	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
 	for _, t := range f.all() {
-		if !t.endpoint.Healthy() {
+		if !t.endpoint.Healthy() || t.endpoint.Draining() {
 			continue
 		}
 		c := candidate{target: t, endpoint: t.endpoint}
 		if s := t.source.Load(); s != nil {
-			if state := s.state.Load(); state.readable() {
+			if state := s.state.Load(); s.readable(state) {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
 					c.slot, c.blockSize, c.extraKeys = state.slot, state.about.BlockSize, state.about.ExtraKeys
 					indexed = true
@@ -47,7 +48,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 			}
 		}
 		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{})
+		sc.standings = append(sc.standings, standing{suspect: t.endpoint.Suspect()})
 	}
 	return indexed
 }
@@ -74,7 +75,11 @@ func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, ran
 			continue
 		}
 		c.target.account.advance(now, &f.pace)
-		sc.costs = append(sc.costs, c.target.account.load().backlog)
+		cost := c.target.account.load(false).backlog
+		if c.endpoint.Suspect() {
+			cost += suspectCost
+		}
+		sc.costs = append(sc.costs, cost)
 		sc.at = append(sc.at, i)
 	}
 	if best := pick(sc.costs, -1, 0, random); best >= 0 {

@@ -36,23 +36,22 @@ func check(t testing.TB, err error) {
 
 func authority(t testing.TB, name string) *lab.Authority {
 	t.Helper()
-	a, err := lab.NewAuthority(name)
+	a, err := lab.NewAuthority(t.TempDir(), name)
 	check(t, err)
 	return a
 }
 
-// site is a folder with router.crt and router.key of an authority, ca.crt being that of clients.
-func site(t testing.TB, a *lab.Authority) string {
+// rotate writes router.pem and router.key beside the authority's own certificate. The last of the certificate's names tells which it is.
+func rotate(t testing.TB, a *lab.Authority, which string) (dir string) {
 	t.Helper()
-	dir := t.TempDir()
-	check(t, a.IssueFiles(filepath.Join(dir, "router"), lab.Leaf{Name: "first", Hosts: []string{"router.test"}}))
-	check(t, os.WriteFile(filepath.Join(dir, "ca.crt"), a.PEM, 0o600))
-	return dir
+	_, _, err := a.Issue("router", "router.test", which)
+	check(t, err)
+	return filepath.Dir(a.File)
 }
 
 func options(dir string) Options {
 	return Options{
-		Listener: "test", Key: "tls", CertFile: filepath.Join(dir, "router.crt"), KeyFile: filepath.Join(dir, "router.key"),
+		Listener: "test", Key: "tls", CertFile: filepath.Join(dir, "router.pem"), KeyFile: filepath.Join(dir, "router.key"),
 		Poll: time.Hour, Settle: 10 * time.Millisecond,
 	}
 }
@@ -83,20 +82,24 @@ func shake(t testing.TB, server, client *tls.Config) (name string, err error) {
 	// A TLS 1.3 client learns with its first read that it is refused.
 	_, err = io.ReadFull(conn, make([]byte, 1))
 	if certs := conn.ConnectionState().PeerCertificates; len(certs) > 0 {
-		name = certs[0].Subject.CommonName
+		name = certs[0].DNSNames[len(certs[0].DNSNames)-1]
 	}
 	raw.Close()
 	return name, errors.Join(err, <-served)
 }
 
-// trusting is a client's configuration. pair is its certificate and key, if any.
-func trusting(t testing.TB, a *lab.Authority, pair ...[]byte) *tls.Config {
+// trusting is a client's configuration. from has issued its certificate, valid until the end; nil: it has none.
+func trusting(t testing.TB, a, from *lab.Authority, end time.Time) *tls.Config {
 	t.Helper()
+	text, err := os.ReadFile(a.File)
+	check(t, err)
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(a.PEM)
+	roots.AppendCertsFromPEM(text)
 	c := &tls.Config{RootCAs: roots, ServerName: "router.test"}
-	if len(pair) > 0 {
-		cert, err := tls.X509KeyPair(pair[0], pair[1])
+	if from != nil {
+		certFile, keyFile, err := from.IssueUntil(end, "envoy")
+		check(t, err)
+		cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 		check(t, err)
 		// Sent whatever authorities the server names.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
@@ -104,21 +107,14 @@ func trusting(t testing.TB, a *lab.Authority, pair ...[]byte) *tls.Config {
 	return c
 }
 
-func issue(t testing.TB, a *lab.Authority, l lab.Leaf) [][]byte {
-	t.Helper()
-	cert, key, err := a.Issue(l)
-	check(t, err)
-	return [][]byte{cert, key}
-}
-
 func TestHandshakes(t *testing.T) {
 	ours, theirs := authority(t, "ours"), authority(t, "theirs")
-	dir := site(t, ours)
+	dir, later := rotate(t, ours, "first"), time.Now().Add(time.Hour)
 	mutual := options(dir)
-	mutual.ClientCAFile = filepath.Join(dir, "ca.crt")
-	old := trusting(t, ours)
+	mutual.ClientCAFile = ours.File
+	old := trusting(t, ours, nil, later)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
-	other := trusting(t, ours)
+	other := trusting(t, ours, nil, later)
 	other.NextProtos = []string{"irc"}
 	tests := []struct {
 		name   string
@@ -126,14 +122,14 @@ func TestHandshakes(t *testing.T) {
 		client *tls.Config
 		want   string // in the error; "" for none
 	}{
-		{"server's certificate only", options(dir), trusting(t, ours), ""},
-		{"a client that trusts others", options(dir), trusting(t, theirs), "unknown authority"},
+		{"server's certificate only", options(dir), trusting(t, ours, nil, later), ""},
+		{"a client that trusts others", options(dir), trusting(t, theirs, nil, later), "unknown authority"},
 		{"an old version", options(dir), old, "protocol version"},
 		{"another application protocol", options(dir), other, "application protocol"},
-		{"mutual", mutual, trusting(t, ours, issue(t, ours, lab.Leaf{Name: "envoy"})...), ""},
-		{"mutual, no certificate", mutual, trusting(t, ours), "didn't provide a certificate"},
-		{"mutual, of another authority", mutual, trusting(t, ours, issue(t, theirs, lab.Leaf{Name: "envoy"})...), "unknown authority"},
-		{"mutual, expired", mutual, trusting(t, ours, issue(t, ours, lab.Leaf{Name: "envoy", Life: -time.Hour})...), "expired"},
+		{"mutual", mutual, trusting(t, ours, ours, later), ""},
+		{"mutual, no certificate", mutual, trusting(t, ours, nil, later), "didn't provide a certificate"},
+		{"mutual, of another authority", mutual, trusting(t, ours, theirs, later), "unknown authority"},
+		{"mutual, expired", mutual, trusting(t, ours, ours, time.Now().Add(-time.Hour)), "expired"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -155,13 +151,13 @@ func TestNewRefuses(t *testing.T) {
 		want  []string
 	}{
 		{"no key given", func(_ string, o *Options) error { o.KeyFile = ""; return nil }, []string{"tls: cert_file and key_file are both needed"}},
-		{"no certificate", func(dir string, _ *Options) error { return os.Remove(dir + "/router.crt") }, []string{"tls.cert_file: ", "router.crt: no such file"}},
+		{"no certificate", func(dir string, _ *Options) error { return os.Remove(dir + "/router.pem") }, []string{"tls.cert_file: ", "router.pem: no such file"}},
 		{"no key", func(dir string, _ *Options) error { return os.Remove(dir + "/router.key") }, []string{"tls.key_file: ", "router.key: no such file"}},
 		{"no authorities", func(dir string, o *Options) error { o.ClientCAFile = dir + "/none"; return nil }, []string{"tls.client_ca_file: ", "none: no such file"}},
 		{"a folder", func(dir string, o *Options) error { o.CertFile = dir; return nil }, []string{"tls.cert_file: ", "is not a regular file"}},
 		{
-			"no PEM", func(dir string, _ *Options) error { return os.WriteFile(dir+"/router.crt", []byte("text"), 0o600) },
-			[]string{"tls.cert_file: ", "router.crt", "no PEM block of type CERTIFICATE"},
+			"no PEM", func(dir string, _ *Options) error { return os.WriteFile(dir+"/router.pem", []byte("text"), 0o600) },
+			[]string{"tls.cert_file: ", "router.pem", "no PEM block of type CERTIFICATE"},
 		},
 		{
 			"the files exchanged", func(_ string, o *Options) error { o.CertFile, o.KeyFile = o.KeyFile, o.CertFile; return nil },
@@ -173,23 +169,25 @@ func TestNewRefuses(t *testing.T) {
 		},
 		{
 			"another key", func(dir string, _ *Options) error {
-				_, key, err := a.Issue(lab.Leaf{Name: "other"})
-				return errors.Join(err, os.WriteFile(dir+"/router.key", key, 0o600))
+				_, key, err := a.Issue("other")
+				return errors.Join(err, os.Rename(key, dir+"/router.key"))
 			},
 			[]string{"tls.key_file: ", "router.key", "private key does not match public key"},
 		},
 		{
-			"expired", func(dir string, _ *Options) error {
-				return a.IssueFiles(dir+"/router", lab.Leaf{Name: "late", Life: -time.Hour})
+			"expired", func(string, *Options) error {
+				_, _, err := a.IssueUntil(time.Now().Add(-time.Hour), "router", "router.test")
+				return err
 			},
-			[]string{"tls.cert_file: ", "router.crt", "has expired on 20"},
+			[]string{"tls.cert_file: ", "router.pem", "has expired on 20"},
 		},
 		{
 			"half an authority", func(dir string, o *Options) error {
-				o.ClientCAFile = dir + "/ca.crt"
-				return os.WriteFile(o.ClientCAFile, append(a.PEM, encoded("CERTIFICATE", "short")...), 0o600)
+				o.ClientCAFile = dir + "/two.pem"
+				text, err := os.ReadFile(a.File)
+				return errors.Join(err, os.WriteFile(o.ClientCAFile, append(text, notACertificate...), 0o600))
 			},
-			[]string{"tls.client_ca_file: ", "ca.crt", "certificate 2: "},
+			[]string{"tls.client_ca_file: ", "two.pem", "certificate 2: "},
 		},
 		{
 			"an authority that is a key", func(dir string, o *Options) error { o.ClientCAFile = dir + "/router.key"; return nil },
@@ -204,7 +202,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := site(t, a)
+			dir := rotate(t, a, "first")
 			o := options(dir)
 			check(t, tt.spoil(dir, &o))
 			_, err := New(o)
@@ -220,9 +218,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func encoded(kind, text string) string {
-	return "-----BEGIN " + kind + "-----\n" + "c2hvcnQ=" + "\n-----END " + kind + "-----\n" + text
-}
+const notACertificate = "-----BEGIN CERTIFICATE-----\nc2hvcnQ=\n-----END CERTIFICATE-----\n"
 
 // lines collects log lines.
 type lines struct {
@@ -242,6 +238,13 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	check(t, err)
+	check(t, os.WriteFile(to, text, 0o600))
+}
+
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
@@ -257,9 +260,10 @@ func eventually(t testing.TB, what string, is func() bool) {
 // TestRotation replaces files under a running listener, good and bad ones.
 func TestRotation(t *testing.T) {
 	ours, next := authority(t, "ours"), authority(t, "next")
-	dir := site(t, ours)
+	dir := rotate(t, ours, "first")
 	o := options(dir)
-	o.ClientCAFile = filepath.Join(dir, "ca.crt")
+	o.ClientCAFile = filepath.Join(dir, "clients.pem")
+	copyFile(t, ours.File, o.ClientCAFile)
 	log, reg := new(lines), prometheus.NewRegistry()
 	o.Log, o.Metrics = slog.New(slog.NewTextHandler(log, nil)), NewMetrics(reg)
 	f, err := New(o)
@@ -268,7 +272,7 @@ func TestRotation(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
 
-	client := trusting(t, ours, issue(t, ours, lab.Leaf{Name: "envoy"})...)
+	client := trusting(t, ours, ours, time.Now().Add(time.Hour))
 	name := func() string {
 		got, err := shake(t, f.Config(), client)
 		if err != nil {
@@ -287,7 +291,8 @@ func TestRotation(t *testing.T) {
 		t.Errorf("the certificate expires in %v", left)
 	}
 
-	check(t, ours.IssueFiles(dir+"/router", lab.Leaf{Name: "second", Hosts: []string{"router.test"}, Life: 40 * time.Hour}))
+	_, _, err = ours.IssueUntil(time.Now().Add(40*time.Hour), "router", "router.test", "second")
+	check(t, err)
 	eventually(t, "the second certificate is not taken over", func() bool { return name() == "second" })
 	if later := testutil.ToFloat64(o.Metrics.expiry.WithLabelValues("test")); later < expiry+15*3600 {
 		t.Errorf("expiry is %v after the change, %v before", later, expiry)
@@ -296,22 +301,22 @@ func TestRotation(t *testing.T) {
 	// A bad file is refused once, and the second certificate stays.
 	refused := count("refused")
 	warned := strings.Count(log.String(), "refused")
-	check(t, os.WriteFile(dir+"/router.crt", []byte("half a fi"), 0o600))
+	check(t, os.WriteFile(dir+"/router.pem", []byte("half a fi"), 0o600))
 	eventually(t, "the bad certificate is not refused", func() bool { return count("refused") == refused+1 })
 	if got := name(); got != "second" {
 		t.Errorf("serves %q", got)
 	}
 	eventually(t, "the refusal is not said", func() bool { return strings.Count(log.String(), "refused") == warned+1 })
-	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "tls.cert_file") || !strings.Contains(got, "router.crt") {
+	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "tls.cert_file") || !strings.Contains(got, "router.pem") {
 		t.Errorf("log:\n%s", got)
 	}
 
 	// The authority of clients is replaced: the old client is out.
-	check(t, ours.IssueFiles(dir+"/router", lab.Leaf{Name: "third", Hosts: []string{"router.test"}}))
+	rotate(t, ours, "third")
 	eventually(t, "the third certificate is not taken over", func() bool { return name() == "third" })
-	check(t, os.WriteFile(dir+"/ca.crt", next.PEM, 0o600))
+	copyFile(t, next.File, o.ClientCAFile)
 	eventually(t, "the old authority still lets clients in", func() bool { return strings.Contains(name(), "unknown authority") })
-	if got, err := shake(t, f.Config(), trusting(t, ours, issue(t, next, lab.Leaf{Name: "envoy"})...)); err != nil || got != "third" {
+	if got, err := shake(t, f.Config(), trusting(t, ours, next, time.Now().Add(time.Hour))); err != nil || got != "third" {
 		t.Errorf("the new client: %q, %v", got, err)
 	}
 	if strings.Contains(log.String(), "BEGIN") || strings.Contains(log.String(), "half a fi") {
@@ -329,22 +334,21 @@ func TestRotation(t *testing.T) {
 // TestReload needs no watcher: a signal's handler may call it.
 func TestReload(t *testing.T) {
 	ours := authority(t, "ours")
-	dir := site(t, ours)
 	now := time.Now()
-	o := options(dir)
+	o := options(rotate(t, ours, "first"))
 	o.Now = func() time.Time { return now }
 	f, err := New(o)
 	check(t, err)
-	check(t, ours.IssueFiles(dir+"/router", lab.Leaf{Name: "second", Hosts: []string{"router.test"}}))
+	rotate(t, ours, "second")
 	check(t, f.Reload())
-	if got, err := shake(t, f.Config(), trusting(t, ours)); err != nil || got != "second" {
+	if got, err := shake(t, f.Config(), trusting(t, ours, nil, now)); err != nil || got != "second" {
 		t.Errorf("serves %q, %v", got, err)
 	}
 	now = now.Add(48 * time.Hour)
 	if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "has expired") {
 		t.Errorf("an expired certificate: %v", err)
 	}
-	if got, err := shake(t, f.Config(), trusting(t, ours)); err != nil || got != "second" {
+	if got, err := shake(t, f.Config(), trusting(t, ours, nil, now)); err != nil || got != "second" {
 		t.Errorf("serves %q, %v", got, err)
 	}
 }
@@ -352,9 +356,9 @@ func TestReload(t *testing.T) {
 // TestNoResumption holds that no session passes by the authorities of today.
 func TestNoResumption(t *testing.T) {
 	ours := authority(t, "ours")
-	f, err := New(options(site(t, ours)))
+	f, err := New(options(rotate(t, ours, "first")))
 	check(t, err)
-	client := trusting(t, ours)
+	client := trusting(t, ours, nil, time.Time{})
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		client.MaxVersion = version

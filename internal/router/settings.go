@@ -98,7 +98,6 @@ func (r *Router) SetMode(pool string, m Mode, percent int) error {
 		return fmt.Errorf("mode of pool %q: %w", pool, ErrUnknown)
 	}
 	f.steering.Store(&steering{mode: m, percent: percent})
-	r.log.Info("mode set by a call", "pool", pool, "mode", m.String(), "percent", percent)
 	return nil
 }
 
@@ -109,7 +108,6 @@ func (r *Router) Drain(endpoint string, on bool) error {
 		return fmt.Errorf("drain endpoint %q: %w", endpoint, ErrUnknown)
 	}
 	t.endpoint.Drain(on)
-	r.log.Info("drain set by a call", "endpoint", endpoint, "draining", on)
 	return nil
 }
 
@@ -121,7 +119,6 @@ func (r *Router) Reset(endpoint string) error {
 		return fmt.Errorf("reset endpoint %q: %w", endpoint, ErrUnknown)
 	}
 	r.forget(t)
-	r.log.Info("endpoint forgotten by a call", "endpoint", endpoint)
 	return nil
 }
 

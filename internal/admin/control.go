@@ -32,6 +32,7 @@ type EndpointSet struct {
 	Endpoint string `json:"endpoint"`
 	Draining bool   `json:"draining"`
 	Blocks   int    `json:"blocks"` // that were known before
+	Left     int    `json:"left"`   // endpoints of the pool that get requests
 }
 
 func (s *Server) setMode(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +81,7 @@ func (s *Server) drain(on bool) http.HandlerFunc {
 		}
 		err := s.o.Control.Drain(e.Address, on)
 		if s.carriedOut(w, r, name, err, "pool", pool, "endpoint", e.Address) {
-			answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: on, Blocks: e.Blocks})
+			answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: on, Blocks: e.Blocks, Left: s.left(pool)})
 		}
 	}
 }
@@ -92,8 +93,21 @@ func (s *Server) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	err := s.o.Control.Reset(e.Address)
 	if s.carriedOut(w, r, "reset", err, "pool", pool, "endpoint", e.Address) {
-		answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: e.Draining, Blocks: e.Blocks})
+		answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: e.Draining, Blocks: e.Blocks, Left: s.left(pool)})
 	}
+}
+
+// left counts the endpoints of a pool that get requests.
+func (s *Server) left(pool string) int {
+	left := 0
+	for _, p := range s.o.Viewer.State().Pools {
+		for _, e := range p.Endpoints {
+			if p.Name == pool && e.Healthy && !e.Draining {
+				left++
+			}
+		}
+	}
+	return left
 }
 
 // carriedOut counts and logs a command, and answers one that failed.

@@ -30,12 +30,17 @@ var layers = map[string]int{
 	"internal/demo":      1,
 	"internal/tlsfiles":  1,
 
+	"internal/engineargs": 1,
+	"internal/vllmdemo":   1,
+	"examples/vllm-cpu":   5,
+
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,
 	"internal/admin":    4,
 	"cmd/kvsteer":       5,
 	"e2e":               9,
+	"deploy":            9,
 }
 
 // owners says which packages may import a library: wire formats stay behind the package that speaks them.

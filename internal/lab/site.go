@@ -209,7 +209,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		further = strings.TrimPrefix(fmt.Sprintf("%s, routers: [%s]", further, strings.Join(addrs, ", ")), ", ")
 	}
 	config := func(listen string, r *Router) []byte {
-		return fmt.Appendf(nil, "listen: %s\nadmin: %s\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
+		return fmt.Appendf(nil, "listen: %s\nadmin: {listen: %q, write: true}\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
 			listen, strings.TrimPrefix(r.Admin, "http://"), o.RouterConfig, envoyListen, envoyAdmin, further, pools.String())
 	}
 	for _, r := range s.Routers {

@@ -30,11 +30,16 @@ var layers = map[string]int{
 	"internal/enginesim": 1,
 	"internal/demo":      1,
 
+	"internal/engineargs": 1,
+	"internal/vllmdemo":   1,
+	"examples/vllm-cpu":   5,
+
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,
 	"cmd/kvsteer":       5,
 	"e2e":               9,
+	"deploy":            9,
 }
 
 // owners says which packages may import a library: wire formats stay behind the package that speaks them.

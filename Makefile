@@ -12,7 +12,7 @@ BENCH        ?= .
 BENCH_TIME   ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test dashboards-test lint bench fuzz soak format generate clean
+.PHONY: help build demo demo-vllm test dashboards-test lint bench fuzz soak format generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ build: ## Build the static binary bin/kvsteer
 
 demo: build ## Show kvsteer on a real Envoy with simulated engines, beside round robin (about a minute)
 	@envoy="$$(scripts/envoy.sh)" && exec env ENVOY="$$envoy" bin/kvsteer demo $(ARGS)
+
+demo-vllm: build ## Show kvsteer on two real vLLM engines on CPU (first time: some 6 GB to install; minutes)
+	@$(GO) build -o bin/demo-vllm ./examples/vllm-cpu && settings="$$(examples/vllm-cpu/setup.sh)" && envoy="$$(scripts/envoy.sh)" && \
+	eval "$$settings" && exec env ENVOY="$$envoy" bin/demo-vllm $(ARGS)
 
 test: build ## Run all tests with the race detector, end-to-end tests on real Envoys included
 	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_ENVOY_1_37="$$(scripts/envoy.sh 1.37.0)" && \

@@ -16,8 +16,11 @@ import (
 
 // cli is the whole command line. Each command is a struct of its flags with a Run method in the file of its name.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
-	Envoy   envoyCmd   `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
+	Serve serveCmd `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
+	Envoy envoyCmd `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
+
+	EngineArgs engineArgsCmd `cmd:"" help:"Print how to start the engines of a kvsteer configuration."`
+
 	Demo    demoCmd    `cmd:"" help:"Show kvsteer on a real Envoy with simulated engines, beside round robin."`
 	Engine  engineCmd  `cmd:"" help:"Run a simulated engine, for demos and tests."`
 	Version versionCmd `cmd:"" help:"Print the version."`

@@ -1,8 +1,10 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +24,16 @@ type SiteOptions struct {
 	RouterConfig string // further top-level lines of the router's configuration
 	EnvoyConfig  string // further keys of its envoy section, such as "message_timeout: 5s"
 	RoundRobin   bool   // no router: Envoy alone spreads the requests round robin
-	ExtProc      string // where Envoy asks instead of at the router, ip:port or unix:PATH; "" for the router itself
+
+	// Foreign is an Envoy configuration of somebody else's, to which the pieces of kvsteer envoy --filter-only are added. The words
+	// LISTEN_PORT, ADMIN_PORT, ACCESS_LOG and ENGINES (a list of endpoints, at localhost) in it are replaced, and those in Replace.
+	Foreign string
+	Replace map[string]string
+
+	Bearer  string     // token that the site's clients send, "" for none
+	HTTP2   bool       // the site's clients speak HTTP/2
+	Secure  *Authority // the engines speak TLS and HTTP/2, with certificates of this authority for EngineName
+	ExtProc string     // where Envoy asks instead of at the router, ip:port or unix:PATH; "" for the router itself
 }
 
 // PoolOptions describes the engines of one pool.
@@ -31,6 +42,7 @@ type PoolOptions struct {
 	Model   string
 	Match   string   // value of the pool's match key, such as {host: a.test}; "" for the only pool
 	Engines int      // how many
+	Own     string   // cluster of a foreign configuration that is the pool's fallback; "" for the default
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
 	Relay   bool     // the engines connect through a Relay; not with Dial
@@ -38,6 +50,9 @@ type PoolOptions struct {
 	Endpoints []string // ip:port of further engines, that the lab does not start
 	Events    []string // by position in Endpoints: ip:port that the engine connects to for its events; those beyond have none
 }
+
+// EngineName is what the certificates of secure engines are made out to.
+const EngineName = "engine.test"
 
 // Site is a running site.
 type Site struct {
@@ -62,8 +77,27 @@ type Engine struct {
 	Address string // ip:port of its HTTP server
 	Relay   *Relay // nil unless PoolOptions.Relay
 
-	lab  *Lab
-	argv []string
+	lab    *Lab
+	argv   []string
+	scheme string       // "" for http
+	client *http.Client // that trusts the engine
+}
+
+// URL is where the engine serves.
+func (e *Engine) URL() string { return cmp.Or(e.scheme, "http") + "://" + e.Address }
+
+// secure has the engine speak TLS; without an authority it does nothing.
+func (e *Engine) secure(a *Authority) error {
+	if a == nil {
+		return nil
+	}
+	certFile, keyFile, err := a.Issue("engine-"+strings.ReplaceAll(e.Address, ":", "-"), EngineName)
+	if err != nil {
+		return err
+	}
+	e.argv = append(e.argv, "--tls-cert", certFile, "--tls-key", keyFile)
+	e.scheme, e.client = "https", a.client(EngineName)
+	return nil
 }
 
 // Ports returns how many consecutive ports a site needs from BasePort on.
@@ -98,9 +132,12 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		if p.Match != "" {
 			fmt.Fprintf(&pools, "  match: %s\n", p.Match)
 		}
+		if p.Own != "" {
+			fmt.Fprintf(&pools, "  fallback: {cluster: %s}\n", p.Own)
+		}
 		pools.WriteString("  endpoints:\n")
 		for i := range p.Engines {
-			e := &Engine{Pool: p.Name, Address: address(), lab: l}
+			e := &Engine{Pool: p.Name, Address: address(), lab: l, client: probe}
 			events := "tcp://" + address()
 			source, flag := "listen", "--events-connect"
 			if p.Dial {
@@ -114,6 +151,9 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 				events = "tcp://" + e.Relay.Addr()
 			}
 			e.argv = append([]string{l.opt.Kvsteer, "engine", "--listen", e.Address, "--model", p.Model, flag, events}, p.Args...)
+			if err := e.secure(o.Secure); err != nil {
+				return nil, err
+			}
 			if e.Process, err = l.start(fmt.Sprintf("%sengine-%s-%d", prefix(o), p.Name, i), e.argv...); err != nil {
 				return nil, err
 			}
@@ -219,5 +259,5 @@ func (e *Engine) Restart(ctx context.Context) error {
 func (e *Engine) untilHealthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %s", startTimeout))
 	defer cancel()
-	return e.until(ctx, "healthy", func() bool { return answers(ctx, "http://"+e.Address+"/health") })
+	return e.until(ctx, "healthy", func() bool { return e.answers(ctx) })
 }

@@ -30,6 +30,10 @@ var layers = map[string]int{
 	"internal/enginesim": 1,
 	"internal/demo":      1,
 
+	"internal/engineargs": 1,
+	"internal/vllmdemo":   1,
+	"examples/vllm-cpu":   5,
+
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,

@@ -54,10 +54,10 @@ func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
 	o := doctor.Options{
 		Config: cfg, TokenFile: c.TokenFile, CAFile: c.CAFile, Probe: c.Probe, Ignore: c.Ignore, Timeout: c.Timeout,
 	}
-	if o.Router, err = adminURL("--admin", c.Admin, cfg.Admin.Listen, cfg.Admin.TLS.On()); err != nil {
+	if o.Router, err = askedURL("--admin", c.Admin, cfg.Admin.Listen, cfg.Admin.TLS.On()); err != nil {
 		return cannotLook(err)
 	}
-	if o.Envoy, err = adminURL("--envoy-admin", c.EnvoyAdmin, cfg.Envoy.Admin, false); err != nil {
+	if o.Envoy, err = askedURL("--envoy-admin", c.EnvoyAdmin, cfg.Envoy.Admin, false); err != nil {
 		return cannotLook(err)
 	}
 	d, err := doctor.New(o)
@@ -83,8 +83,8 @@ func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
 
 func cannotLook(err error) error { return &exitError{exitCannotLook, err} }
 
-// adminURL is where an admin listener is asked: given, or that of the configuration; "" when it is not to be asked or cannot be told.
-func adminURL(flag, given, listen string, tls bool) (string, error) {
+// askedURL is where an admin listener is asked: given, or that of the configuration; "" when it is not to be asked or cannot be told.
+func askedURL(flag, given, listen string, tls bool) (string, error) {
 	if given == "none" {
 		return "", nil
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -24,6 +25,11 @@ type cli struct {
 	Doctor  doctorCmd  `cmd:"" help:"Find what is misconfigured: configuration, engines, router and Envoy."`
 	Demo    demoCmd    `cmd:"" help:"Show kvsteer on a real Envoy with simulated engines, beside round robin."`
 	Engine  engineCmd  `cmd:"" help:"Run a simulated engine, for demos and tests."`
+	Mode    modeCmd    `cmd:"" help:"Show or set what becomes of a pool's decisions, in a running router."`
+	Drain   drainCmd   `cmd:"" help:"Send no new requests to an endpoint."`
+	Undrain undrainCmd `cmd:"" help:"Send requests to a drained endpoint again."`
+	Reset   resetCmd   `cmd:"" help:"Forget which blocks an endpoint holds."`
+	Debug   debugCmd   `cmd:"" help:"Find out what is wrong with a running router."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
@@ -81,7 +87,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // called is the command whose line is wrong, as far as it could be told.
 func called(err error) string {
 	if e := new(kong.ParseError); errors.As(err, &e) && e.Context != nil && e.Context.Selected() != nil {
-		return "kvsteer " + e.Context.Selected().Name
+		return strings.TrimSuffix(e.Context.Selected().FullPath(), " ")
 	}
 	return "kvsteer"
 }

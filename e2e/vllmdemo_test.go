@@ -22,7 +22,7 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, text := runVLLMDemo(t, exampleOnFreePorts(t), 12, 4*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
+	report, text := runVLLMDemo(t, exampleOnFreePorts(t), 12, 10*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
 	for _, want := range []string{"sending 48 requests in 12 conversations", "emptying both", "killing the engine", "checks are ok"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the output lacks %q", want)

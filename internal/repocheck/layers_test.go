@@ -39,6 +39,7 @@ var layers = map[string]int{
 	"extproc":           4,
 	"cmd/kvsteer":       5,
 	"e2e":               9,
+	"deploy":            9,
 }
 
 // owners says which packages may import a library: wire formats stay behind the package that speaks them.

@@ -43,8 +43,8 @@ type PoolOptions struct {
 	Name    string
 	Model   string
 	Match   string   // value of the pool's match key, such as {host: a.test}; "" for the only pool
+	Config  string   // further keys of the pool, such as "mode: observe"
 	Engines int      // how many
-	Own     string   // cluster of a foreign configuration that is the pool's fallback; "" for the default
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
 	Relay   bool     // the engines connect through a Relay; not with Dial
@@ -161,8 +161,8 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		if p.Match != "" {
 			fmt.Fprintf(&pools, "  match: %s\n", p.Match)
 		}
-		if p.Own != "" {
-			fmt.Fprintf(&pools, "  fallback: {cluster: %s}\n", p.Own)
+		if p.Config != "" {
+			fmt.Fprintf(&pools, "  %s\n", p.Config)
 		}
 		pools.WriteString("  endpoints:\n")
 		for i := range p.Engines {

@@ -34,6 +34,7 @@ var generated = []struct {
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
+	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -69,6 +70,15 @@ func reasonsTable() string {
 	b.WriteString("| reason | meaning |\n|---|---|\n")
 	for _, r := range router.Reasons() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Reason, strings.ReplaceAll(r.Meaning, "|", `\|`))
+	}
+	return b.String()
+}
+
+func recordsTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, r := range router.RecordOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Outcome, r.Meaning)
 	}
 	return b.String()
 }

@@ -50,6 +50,11 @@ func NewAuthority(dir, name string) (*Authority, error) {
 // Issue signs a certificate for servers and clients of the hosts, names or addresses, and returns its files DIR/NAME.pem and DIR/NAME.key.
 // Files of the same name are replaced.
 func (a *Authority) Issue(name string, hosts ...string) (certFile, keyFile string, err error) {
+	return a.IssueUntil(time.Now().Add(24*time.Hour), name, hosts...)
+}
+
+// IssueUntil is Issue with the end of the certificate's life, which may be past.
+func (a *Authority) IssueUntil(end time.Time, name string, hosts ...string) (certFile, keyFile string, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return "", "", fmt.Errorf("issue %s: %w", name, err)
@@ -59,7 +64,7 @@ func (a *Authority) Issue(name string, hosts ...string) (certFile, keyFile strin
 		return "", "", fmt.Errorf("issue %s: %w", name, err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: end.Add(-7 * 24 * time.Hour), NotAfter: end,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range hosts {

@@ -15,9 +15,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvsteer/kvsteer/extproc"
+	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/doctor"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 	"github.com/kvsteer/kvsteer/kvindex"
 	"github.com/kvsteer/kvsteer/subscriber"
@@ -33,6 +36,8 @@ var generated = []struct {
 }{
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
+	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
+	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
 	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
 }
@@ -110,6 +115,8 @@ func metricsTable(t *testing.T) string {
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)
 	extproc.NewMetrics(&r)
+	tlsfiles.NewMetrics(&r)
+	admin.NewMetrics(&r)
 	var rows []string
 	for _, c := range r.all {
 		descs := make(chan *prometheus.Desc)

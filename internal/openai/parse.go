@@ -25,7 +25,7 @@ func Parse(m Meta, body []byte, limits Limits) Request {
 	if p.broken {
 		p.r.Model = "" // an invalid body has no model, whatever its start looks like
 	}
-	return Request{Kind: kind, Reason: p.r.Reason, Model: p.r.Model}
+	return Request{Kind: kind, Reason: p.r.Reason, Model: p.r.Model, inexact: p.inexact()}
 }
 
 func kindOf(path string) Kind {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Config describes one pool.
@@ -17,6 +18,9 @@ type Config struct {
 	PrefillRate float64  // estimated prefill speed of one endpoint in tokens per second; 0 means not known
 	Match       Match    // what Envoy knows about a request of this pool without its body
 	Endpoints   []string // ip:port, unique among all pools
+
+	CacheTokens   int           // an endpoint's KV cache in tokens, for matching by text; 0 switches that off
+	CacheLifetime time.Duration // how long a prompt plausibly stays in it unused
 }
 
 // Match selects requests by what Envoy's route table can see. All fields that are set must agree; the zero Match sets none.
@@ -90,6 +94,9 @@ func validate(pools []Config) error {
 		}
 		if c.MaxModelLen < 0 {
 			bad("%s.max_model_len: %d, want 0 (not known) or more", key, c.MaxModelLen)
+		}
+		if c.CacheTokens < 0 || c.CacheLifetime < 0 {
+			bad("%s.approximate: %d tokens for %s, want 0 or more", key, c.CacheTokens, c.CacheLifetime)
 		}
 		if c.Match.HeaderName == "" && c.Match.HeaderValue != "" {
 			bad("%s.match.header: value %q without a name", key, c.Match.HeaderValue)

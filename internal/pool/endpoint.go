@@ -10,6 +10,7 @@ type Endpoint struct {
 	pool string
 	addr string
 	up   atomic.Bool   // what readers see of state
+	down atomic.Uint64 // how often state has become down
 	wake chan struct{} // capacity 1: asks the prober to probe at once
 
 	mu    sync.Mutex
@@ -27,6 +28,9 @@ func (e *Endpoint) Addr() string { return e.addr }
 
 // Healthy says whether requests may be sent to the endpoint.
 func (e *Endpoint) Healthy() bool { return e.up.Load() }
+
+// Downs is how often the endpoint has gone down so far: an engine that was down may have been started anew, with an empty cache.
+func (e *Endpoint) Downs() uint64 { return e.down.Load() }
 
 // ReportConnectError tells that a connection to the endpoint could not be made: the endpoint is suspected, and probed at once.
 func (e *Endpoint) ReportConnectError() {
@@ -47,6 +51,9 @@ func (e *Endpoint) change(f func(health) health) (before, after health) {
 	defer e.mu.Unlock()
 	before = e.state
 	e.state = f(before)
+	if e.state.down && !before.down {
+		e.down.Add(1)
+	}
 	e.up.Store(!e.state.down)
 	return before, e.state
 }

@@ -1,8 +1,10 @@
 package router
 
 import (
+	"slices"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/kvindex"
 )
@@ -14,6 +16,7 @@ type candidate struct {
 	slot      kvindex.Slot
 	blockSize int // tokens per block; 0 when the prompt is not matched here
 	extraKeys bool
+	downs     uint64 // how often the endpoint has gone down so far
 }
 
 // scratch is the memory of one decision, used again by later ones.
@@ -28,6 +31,8 @@ type scratch struct {
 	held  []kvindex.Held
 	at    []int // position in candidates
 	sizes []int // block sizes looked up
+
+	text approx.Keyer
 }
 
 // gather takes the healthy endpoints of the fleet for candidates, and of these the ones for indexed whose blocks are known.
@@ -37,7 +42,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 		if !t.endpoint.Healthy() {
 			continue
 		}
-		c := candidate{target: t, endpoint: t.endpoint}
+		c := candidate{target: t, endpoint: t.endpoint, downs: t.endpoint.Downs()}
 		if s := t.source.Load(); s != nil {
 			if state := s.state.Load(); state.readable() {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
@@ -61,6 +66,11 @@ func (sc *scratch) dropPlain() (indexed bool) {
 		indexed = indexed || sc.candidates[i].blockSize > 0
 	}
 	return indexed
+}
+
+// allIndexed says whether the blocks of every candidate are known.
+func (sc *scratch) allIndexed() bool {
+	return !slices.ContainsFunc(sc.candidates, func(c candidate) bool { return c.blockSize == 0 })
 }
 
 // leastBusy is the indexed candidate with the least prefill before it, other than except, at random among equals; nil when there is none.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/pool"
 )
 
@@ -18,20 +19,27 @@ type fleet struct {
 
 	mu   sync.Mutex // held over the pricing of one request: each sees the charges of all before it
 	pace pace
+
+	ratio ratio
 }
 
 // target is one endpoint of a fleet.
 type target struct {
 	endpoint *pool.Endpoint
 	source   atomic.Pointer[Source] // nil while nobody subscribes to its events
+	sent     *approx.Endpoint       // what it was sent, by text; nil when no router matches by text
 	account  account                // guarded by the fleet's mu
 }
 
-func newFleet(p *pool.Pool, rate float64) *fleet {
+func newFleet(p *pool.Pool, rate float64, texts *approx.Index) *fleet {
 	f := &fleet{pace: pace{rate: rate}}
 	var targets []*target
 	for _, e := range p.Endpoints() {
-		targets = append(targets, &target{endpoint: e})
+		t := &target{endpoint: e}
+		if texts != nil {
+			t.sent = texts.Endpoint(p.Name(), e.Addr())
+		}
+		targets = append(targets, t)
 	}
 	f.pool.Store(p)
 	f.targets.Store(&targets)
@@ -42,6 +50,11 @@ func (f *fleet) name() string { return f.pool.Load().Name() }
 
 // all are the fleet's targets at this time, in the order of the configuration.
 func (f *fleet) all() []*target { return *f.targets.Load() }
+
+// hasEvents says whether anybody subscribes to the events of any endpoint.
+func (f *fleet) hasEvents() bool {
+	return slices.ContainsFunc(f.all(), func(t *target) bool { return t.source.Load() != nil })
+}
 
 // modelLen is the model's length in tokens, 0 when not known. What the configuration says goes before what an engine tells.
 func (f *fleet) modelLen() int {

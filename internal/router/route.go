@@ -41,11 +41,11 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonNoEndpoint
 		return d
 	}
+	deadline := watch.begin.Add(r.budget)
 	prompt := min(estimate(req, &parsed), r.longest(f))
 	var tokens []uint32
 	d.Reason = Reason(parsed.Reason)
 	if d.Reason == "" {
-		deadline := watch.begin.Add(r.budget)
 		tokens, d.Reason = r.tokens(ctx, deadline, f, sc, &parsed, indexed, watch)
 	}
 	if tokens != nil {
@@ -55,6 +55,19 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if d.Reason == "" {
 		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
 		usable = r.match(sc, ns, tokens, watch)
+	}
+	d.Rung = RungLoad
+	keyed := false // whether sc.text has the prompt
+	if recalled(d.Reason) && spent(ctx, watch.last, deadline) == "" {
+		if keyed = r.keyText(sc, f, adapter, &parsed, watch); keyed {
+			estimated, held := r.recall(sc, f, &parsed, watch)
+			if tokens == nil {
+				prompt = min(estimated, r.longest(f))
+			}
+			if held {
+				d.Rung, d.Prompt = RungApproximate, prompt
+			}
+		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		d.Reason = ReasonAborted
@@ -66,13 +79,15 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}
-	d.Matched = sc.standings[first].any
-	d.Rung = RungLoad
+	d.Matched = min(sc.standings[first].any, prompt)
 	if d.Reason == "" {
 		d.Rung = RungExact
 		d.Reason = outcome(sc.standings, first, usable)
 	}
 	watch.lap(stageScore)
+	if charge {
+		r.learn(sc, f, adapter, &parsed, &d, first, keyed, watch)
+	}
 	return d
 }
 

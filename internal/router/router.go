@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
@@ -28,6 +29,7 @@ type Options struct {
 	Pools     *pool.Set
 	Index     *kvindex.Index
 	Tokenizer Tokenizer         // nil: only prompts given as token ids are matched
+	Texts     *approx.Index     // what endpoints were sent, by text; nil: prompts are not matched by their text
 	APIKeys   map[string]string // by pool: what the engines' tokenizer asks for as Bearer; none for pools not named
 
 	// Budget bounds a whole decision. It must be smaller than Envoy's message_timeout. Default 400 ms.
@@ -56,6 +58,7 @@ type Router struct {
 	pools     *pool.Set
 	index     *kvindex.Index
 	tokenizer Tokenizer
+	texts     *approx.Index     // nil: none
 	keys      map[string]string // API key by pool
 	budget    time.Duration
 	limits    openai.Limits
@@ -113,6 +116,7 @@ func New(o Options) (*Router, error) {
 		pools:     o.Pools,
 		index:     o.Index,
 		tokenizer: o.Tokenizer,
+		texts:     o.Texts,
 		keys:      maps.Clone(o.APIKeys),
 		budget:    o.Budget,
 		limits:    o.Limits,
@@ -134,7 +138,7 @@ func New(o Options) (*Router, error) {
 		if rate == 0 {
 			rate = o.PrefillRate
 		}
-		fleets = append(fleets, newFleet(p, rate))
+		fleets = append(fleets, newFleet(p, rate, o.Texts))
 	}
 	r.fleets.Store(&fleets)
 	o.Metrics.router.Store(r)

@@ -1,6 +1,7 @@
 package approx
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,7 +199,9 @@ func (e *Endpoint) written(err error) {
 // settle tells readers about the list.
 func (e *Endpoint) settle() {
 	e.blocks.Store(int64(len(e.list.at)))
+	oldest := int64(math.MaxInt64)
 	if i := e.list.last(); i != 0 {
-		e.oldest.Store(e.list.entries[i].used)
+		oldest = e.list.entries[i].used
 	}
+	e.oldest.Store(oldest)
 }

@@ -3,8 +3,6 @@ package openai
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
-	"unicode/utf8"
 )
 
 // TextWriter takes the canonical text of a prompt: bytes that are equal for prompts which the engine renders alike, and whose order is that of
@@ -76,9 +74,9 @@ func (r *Request) WriteText(w TextWriter, buf []byte) bool {
 	t.head = false
 	switch {
 	case x.Form == Messages:
-		t.messages(x.Messages, !x.unordered)
+		t.messages(x.whole, !x.unordered)
 	case x.Form == Text:
-		t.content(&walk{data: x.Prompt})
+		t.content(&x.whole)
 	case x.Form == Tokens:
 		t.ids(x.Tokens)
 	default:
@@ -203,10 +201,20 @@ func (t *texter) respell(s []byte) {
 
 // appendShort appends the shortest spelling of a \u escape, or of a pair of them.
 func appendShort(dst, escape []byte) []byte {
-	var room [utf8.UTFMax]byte
-	text := appendText(room[:0], slices.Concat([]byte{'"'}, escape, []byte{'"'}))
-	short := appendString(nil, string(text))
-	return append(dst, short[1:len(short)-1]...)
+	const letters = "btn\x00fr" // of \b to \r
+	var quoted [14]byte         // appendText reads a string with its quotes
+	n := copy(quoted[1:], escape) + 2
+	start := len(dst)
+	dst = appendText(dst, quoted[:n])
+	switch c := dst[start]; {
+	case c >= '\b' && c <= '\r' && c != '\v':
+		return append(dst[:start], '\\', letters[c-'\b'])
+	case c == '"' || c == '\\':
+		return append(dst[:start], '\\', c)
+	case c < 0x20:
+		return append(dst[:start], '\\', 'u', '0', '0', '0'+c>>4, "0123456789abcdef"[c&15])
+	}
+	return dst
 }
 
 // json writes any JSON value without white space between its parts.
@@ -224,15 +232,6 @@ func (t *texter) json(raw Raw) {
 		}
 		t.put(raw[start:w.pos])
 	}
-}
-
-// value writes a field's value: a string as text, everything else as JSON.
-func (t *texter) value(raw Raw) {
-	if raw[0] == '"' {
-		t.content(&walk{data: raw})
-		return
-	}
-	t.json(raw)
 }
 
 // ids writes token ids as four bytes each.
@@ -275,8 +274,7 @@ func (t *texter) id(raw Raw) {
 	}
 }
 
-func (t *texter) messages(raw Raw, ordered bool) {
-	w := walk{data: raw}
+func (t *texter) messages(w walk, ordered bool) {
 	w.enter('[')
 	for first := true; w.next(); first = false {
 		t.mark(markMessage)
@@ -294,38 +292,42 @@ func (t *texter) messages(raw Raw, ordered bool) {
 
 // message writes a message whose fields stand in the order of the text as it reads them, and any other one field after field.
 func (t *texter) message(w *walk, ordered bool) {
-	var fields [messageFields]Raw
+	var fields [messageFields]walk
 	w.enter('{')
 	for w.next() {
 		number := messageField(w.key())
 		switch {
 		case number < 0:
 			w.value()
-		case !ordered:
-			fields[number] = w.value()
-		case w.space() == '"':
-			t.field(number)
-			t.content(w)
+		case ordered:
+			t.messageField(number, w)
 		default:
-			t.messageField(number, w.value())
+			w.space()
+			fields[number] = *w
+			w.value()
 		}
 	}
-	for number, raw := range fields {
-		if raw != nil {
-			t.messageField(number, raw)
+	for number := range fields {
+		if w := &fields[number]; w.data != nil {
+			t.messageField(number, w)
 		}
 	}
 }
 
-func (t *texter) messageField(number int, raw Raw) {
-	switch {
-	case len(raw) == 0 || raw[0] == 'n': // null says as much as leaving it out
-	case number == fieldContent && raw[0] == '[':
+// messageField writes the field whose value stands at the cursor.
+func (t *texter) messageField(number int, w *walk) {
+	switch c := w.space(); {
+	case c == 'n': // null says as much as leaving it out
+		w.value()
+	case c == '"':
 		t.field(number)
-		t.parts(raw)
+		t.content(w)
+	case c == '[' && number == fieldContent:
+		t.field(number)
+		t.parts(w)
 	default:
 		t.field(number)
-		t.value(raw)
+		t.json(w.value())
 	}
 }
 
@@ -351,45 +353,49 @@ func messageField(key []byte) int {
 }
 
 // parts writes the parts of a content.
-func (t *texter) parts(raw Raw) {
-	w := walk{data: raw}
+func (t *texter) parts(w *walk) {
 	w.enter('[')
 	for first := true; w.next(); first = false {
 		if !first {
 			t.put([]byte(`\n`)) // as a string of two lines has it
 		}
 		if w.space() == '"' {
-			t.content(&w)
+			t.content(w)
 			continue
 		}
-		t.part(w.value())
+		t.part(w)
 	}
 }
 
 // part writes one part: its text, or what tells it from other parts that are not text. That is its JSON as it came: a client writes the same part
 // alike in each of its turns.
-func (t *texter) part(raw Raw) {
-	w := walk{data: raw}
+func (t *texter) part(w *walk) {
+	start := w.pos
+	if w.space() != '{' {
+		w.value()
+		return
+	}
 	var kind []byte
-	var text, refusal, thinking Raw
-	if w.enter('{') {
-		for w.next() {
-			switch key := w.key(); string(key) {
-			case "type":
-				if w.space() == '"' {
-					kind, _ = w.str()
-				} else {
-					w.value()
-				}
-			case "text":
-				text = w.value()
-			case "refusal":
-				refusal = w.value()
-			case "thinking":
-				thinking = w.value()
-			default:
-				w.value()
-			}
+	var text, refusal, thinking walk
+	w.enter('{')
+	for w.next() {
+		key := w.key()
+		c := w.space()
+		here := *w
+		if c == '"' && string(key) == "type" {
+			kind, _ = w.str()
+			continue
+		}
+		w.value()
+		switch string(key) {
+		case "type":
+			kind = nil
+		case "text":
+			text = here
+		case "refusal":
+			refusal = here
+		case "thinking":
+			thinking = here
 		}
 	}
 	switch string(kind) {
@@ -400,8 +406,10 @@ func (t *texter) part(raw Raw) {
 		text = thinking
 	default:
 		t.flush()
-		t.out.Media(raw)
+		t.out.Media(w.data[start:w.pos])
 		return
 	}
-	t.content(&walk{data: text})
+	if text.space() == '"' {
+		t.content(&text)
+	}
 }

@@ -19,6 +19,8 @@ func (p *parser) promptField() {
 }
 
 func (p *parser) textPrompt() {
+	p.space()
+	p.r.whole.pos = p.pos
 	raw, _ := p.str()
 	if len(raw) <= 2 {
 		p.prompt = ReasonNoPrompt
@@ -99,7 +101,7 @@ func (p *parser) messages() {
 	case n == 0:
 		p.prompt = ReasonNoPrompt
 	default:
-		p.r.Form, p.r.Messages = Messages, p.data[start:p.pos]
+		p.r.Form, p.r.Messages, p.r.whole.pos = Messages, p.data[start:p.pos], start
 	}
 }
 

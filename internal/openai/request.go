@@ -90,6 +90,7 @@ type Request struct {
 	MMProcessorKwargs    Raw
 
 	thinkingSet bool     // TemplateKwargs has the key enable_thinking
+	whole       walk     // the body, at its messages or its one text
 	unordered   bool     // the fields of some message do not stand in the order of WriteText
 	inexact     *inexact // with a Reason that leaves a text to write, what it is written from
 }

@@ -10,6 +10,7 @@ import (
 type walk struct {
 	data []byte
 	pos  int
+	long []span // strings of data whose ends are known, in order; may be fewer than there are
 }
 
 // space steps over white space and returns the byte that follows, 0 at the end.
@@ -60,6 +61,14 @@ func (w *walk) str() (content []byte, short bool) {
 	if w.space() != '"' {
 		w.pos = len(w.data)
 		return nil, true
+	}
+	for len(w.long) > 0 && int(w.long[0].start) < w.pos {
+		w.long = w.long[1:]
+	}
+	if len(w.long) > 0 && int(w.long[0].start) == w.pos {
+		known := w.long[0]
+		w.pos = int(known.end)
+		return w.data[known.start+1 : known.end-1], known.short
 	}
 	short = true
 	d, i := w.data, w.pos+1

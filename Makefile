@@ -54,8 +54,8 @@ soak: build ## Run the soak test on the real Envoy: 500 streams for 60 s, 2,000 
 	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 && \
 	$(GO) test -tags soak -run '^TestSoak' -count 1 -v -timeout 15m $(ARGS) ./e2e
 
-generate: ## Write the generated parts of docs/ again
-	$(GO) test ./internal/repocheck -run '^TestDocs' -count 1 -update
+generate: ## Write the generated parts of docs/ and THIRD_PARTY_NOTICES again
+	$(GO) test ./internal/repocheck -run '^Test(Docs|Notices)$$' -count 1 -update
 
 clean: ## Remove what the targets built and fetched
 	rm -rf bin .envoy

@@ -35,7 +35,7 @@ func newSite(t *testing.T) *site {
 
 func (s *site) options(chat, embed Match) Options {
 	return Options{
-		Router:         s.router.addr,
+		Routers:        []string{s.router.addr},
 		MessageTimeout: 20 * time.Second, // a busy machine must not decide the test
 		Pools: []Pool{
 			{Name: "chat", Match: chat, Endpoints: []string{s.chat1.addr, s.chat2.addr}},
@@ -312,7 +312,7 @@ func TestUnixSocketAndIPv6(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		router := startStub(t, "unix:"+dir+"/s")
-		p := startEnvoy(t, s, Options{Router: router.addr, MessageTimeout: 20 * time.Second, AllPaths: true, Pools: []Pool{{Name: "chat", Endpoints: []string{v6.addr, v4.addr}}}})
+		p := startEnvoy(t, s, Options{Routers: []string{router.addr}, MessageTimeout: 20 * time.Second, AllPaths: true, Pools: []Pool{{Name: "chat", Endpoints: []string{v6.addr, v4.addr}}}})
 		for range 4 {
 			router.decide(v6.addr, "")
 			p.want(t, call{path: "/metrics"}, 200, "v6")

@@ -23,6 +23,7 @@ const (
 
 	connectTimeout  = time.Second            // to engines
 	routerTimeout   = 250 * time.Millisecond // to connect to the router
+	routerInterval  = time.Second            // of health checks of routers
 	cleanupInterval = 60 * time.Second       // of addresses that no request named for so long
 
 	// Circuit breakers are raised out of the way: the defaults (1,024 requests, 3 retries) turn load into 503s, and how much an
@@ -35,27 +36,56 @@ const (
 	internalPrefix = "x-envoy-" // Envoy obeys such headers (retries, timeouts) also when clients send them
 )
 
-// builder makes the parts of one bootstrap.
+// scope is how much of a configuration is rendered.
+type scope int
+
+const (
+	whole      scope = iota // all that Envoy needs to start
+	filterOnly              // the pieces that another configuration lacks
+)
+
+// builder makes the parts of one configuration.
 type builder struct {
 	Options
 	layout Layout
+	scope  scope
 	err    error // first failure to pack a message
 }
 
+// newBuilder checks the options.
+func newBuilder(o Options, s scope) (*builder, error) {
+	if err := o.validate(s); err != nil {
+		return nil, err
+	}
+	layout, err := LayoutFor(o.Version)
+	if err != nil {
+		return nil, err
+	}
+	return &builder{Options: o.withDefaults(), layout: layout, scope: s}, nil
+}
+
 func (b *builder) bootstrap() *bootstrapv3.Bootstrap {
-	return &bootstrapv3.Bootstrap{
-		Admin: &bootstrapv3.Admin{Address: socketAddress(b.Admin)},
-		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
-			Name: "kvsteer",
-			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
-				"re2.max_program_size.error_level": structpb.NewNumberValue(maxProgram),
-			}}},
-		}}},
+	boot := &bootstrapv3.Bootstrap{
+		Admin:          &bootstrapv3.Admin{Address: socketAddress(b.Admin)},
+		LayeredRuntime: b.runtime(),
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
 			Listeners: b.listeners(),
 			Clusters:  b.clusters(),
 		},
 	}
+	if b.secrets() {
+		boot.Node = &corev3.Node{Id: "kvsteer", Cluster: "kvsteer"}
+	}
+	return boot
+}
+
+func (b *builder) runtime() *bootstrapv3.LayeredRuntime {
+	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
+		Name: "kvsteer",
+		LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"re2.max_program_size.error_level": structpb.NewNumberValue(maxProgram),
+		}}},
+	}}}
 }
 
 // pack wraps a typed extension config.

@@ -21,7 +21,7 @@ const upstreamOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 func (b *builder) clusters() []*clusterv3.Cluster {
 	var cs []*clusterv3.Cluster
 	for _, p := range b.Pools {
-		if p.Fallback == FallbackEndpoints {
+		if p.Fallback != FallbackNone {
 			cs = append(cs, b.composite(PoolCluster(p.Name), b.members(p)))
 		}
 	}
@@ -52,7 +52,15 @@ func (b *builder) choices() []string {
 // members are the clusters that a pool's decided requests try in turn, one an attempt. The fallback stands there twice because its
 // first endpoint may be the dead first choice again, which Envoy does not know for the same host.
 func (b *builder) members(p Pool) []string {
-	return append(b.choices(), FallbackCluster(p.Name), FallbackCluster(p.Name))
+	return append(b.choices(), p.fallbackCluster(), p.fallbackCluster())
+}
+
+// fallbackCluster is the cluster that serves the pool's requests without a decision.
+func (p Pool) fallbackCluster() string {
+	if p.Cluster != "" {
+		return p.Cluster
+	}
+	return FallbackCluster(p.Name)
 }
 
 func (b *builder) composite(name string, members []string) *clusterv3.Cluster {
@@ -94,6 +102,7 @@ func (b *builder) byDecision(name, header string) *clusterv3.Cluster {
 		LbConfig:                      &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: lb},
 		CircuitBreakers:               unlimited(),
 		UpstreamConnectionOptions:     tcpKeepalive(),
+		TransportSocket:               b.engineSocket(),
 		TypedExtensionProtocolOptions: b.engineProtocol(false),
 	}
 }
@@ -118,66 +127,31 @@ func (b *builder) fallback(p Pool) *clusterv3.Cluster {
 			UnhealthyThreshold: u32(2),
 			HealthyThreshold:   u32(1),
 			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{
-				HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: "/health"},
+				HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: "/health", CodecClientType: b.engineCodec()},
 			},
 		}},
 		CircuitBreakers:               unlimited(),
 		UpstreamConnectionOptions:     tcpKeepalive(),
+		TransportSocket:               b.engineSocket(),
 		TypedExtensionProtocolOptions: b.engineProtocol(b.layout == LayoutCompat),
 		LoadAssignment:                assignment(name, addresses(p.Endpoints)),
 	}
 }
 
-func (b *builder) router() *clusterv3.Cluster {
-	address := &corev3.Address{}
-	if file, unix := unixPath(b.Router); unix {
-		address.Address = &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: file}}
-	} else {
-		address = socketAddress(b.Router)
-	}
-	return &clusterv3.Cluster{
-		Name:                 ClusterRouter,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-		ConnectTimeout:       duration(routerTimeout),
-		// Without panic mode a router that fails its checks gets no streams: requests fall back at once, not after the timeout.
-		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
-		HealthChecks: []*corev3.HealthCheck{{
-			Timeout:            duration(time.Second),
-			Interval:           duration(time.Second),
-			NoTrafficInterval:  duration(time.Second),
-			UnhealthyThreshold: u32(2),
-			HealthyThreshold:   u32(1),
-			HealthChecker:      &corev3.HealthCheck_GrpcHealthCheck_{GrpcHealthCheck: &corev3.HealthCheck_GrpcHealthCheck{}},
-		}},
-		CircuitBreakers: unlimited(),
-		TypedExtensionProtocolOptions: b.protocol(&upstreamv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
-				ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-						Http2ProtocolOptions: &corev3.Http2ProtocolOptions{ConnectionKeepalive: &corev3.KeepaliveSettings{
-							Interval: duration(30 * time.Second),
-							Timeout:  duration(5 * time.Second),
-						}},
-					},
-				},
-			},
-		}),
-		LoadAssignment: assignment(ClusterRouter, []*corev3.Address{address}),
-	}
-}
-
-// engineProtocol is HTTP/1.1 with the idle timeout. With hide it removes the decision's headers when the host is chosen; Envoy runs
+// engineProtocol is HTTP/1.1 or HTTP/2 with the idle timeout. With hide it removes the decision's headers when the host is chosen; Envoy runs
 // such filters of the cluster that a route names and none of a composite's members. What they remove is gone for the next attempt.
 func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
+	explicit := &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
+		ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+			HttpProtocolOptions: &corev3.Http1ProtocolOptions{},
+		},
+	}
+	if b.EngineHTTP2 {
+		explicit = http2()
+	}
 	o := &upstreamv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: duration(upstreamIdleTimeout)},
-		UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
-			ExplicitHttpConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
-					HttpProtocolOptions: &corev3.Http1ProtocolOptions{},
-				},
-			},
-		},
+		UpstreamProtocolOptions:   &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: explicit},
 	}
 	if hide {
 		mutation := &headermutationv3.HeaderMutation{Mutations: &headermutationv3.Mutations{RequestMutations: removals(targetHeaders())}}
@@ -193,6 +167,26 @@ func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
 		}
 	}
 	return b.protocol(o)
+}
+
+// http2 notices a peer that died without a word by pings.
+func http2() *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig {
+	return &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
+		ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+			Http2ProtocolOptions: &corev3.Http2ProtocolOptions{ConnectionKeepalive: &corev3.KeepaliveSettings{
+				Interval: duration(30 * time.Second),
+				Timeout:  duration(5 * time.Second),
+			}},
+		},
+	}
+}
+
+// engineCodec is the protocol of health checks, which do not look at the cluster's.
+func (b *builder) engineCodec() typev3.CodecClientType {
+	if b.EngineHTTP2 {
+		return typev3.CodecClientType_HTTP2
+	}
+	return typev3.CodecClientType_HTTP1
 }
 
 func (b *builder) protocol(o *upstreamv3.HttpProtocolOptions) map[string]*anypb.Any {

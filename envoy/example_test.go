@@ -9,7 +9,7 @@ import (
 
 func ExampleRender() {
 	config, err := envoy.Render(envoy.Options{
-		Router:  "unix:/run/kvsteer/extproc.sock",
+		Routers: []string{"unix:/run/kvsteer/extproc.sock"},
 		Version: "1.40.0",
 		Pools:   []envoy.Pool{{Name: "chat", Endpoints: []string{"10.0.0.11:8000", "10.0.0.12:8000"}}},
 	})

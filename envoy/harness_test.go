@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +20,14 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -38,6 +44,8 @@ type seen struct {
 	method, path string
 	header       http.Header
 	body         int
+	protocol     string // as HTTP/1.1
+	server       string // SNI, "" without TLS or without a name
 }
 
 func startEngine(t testing.TB, name, network, address string) *engine {
@@ -46,8 +54,17 @@ func startEngine(t testing.TB, name, network, address string) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveEngine(t, name, l, new(http.Protocols))
+}
+
+// serveEngine speaks the protocols; none set stands for the default, HTTP/1.1 and, over TLS, HTTP/2.
+func serveEngine(t testing.TB, name string, l net.Listener, p *http.Protocols) *engine {
+	t.Helper()
 	e := &engine{name: name, addr: l.Addr().String()}
 	e.server = &http.Server{Handler: e, ReadHeaderTimeout: 10 * time.Second}
+	if *p != (http.Protocols{}) {
+		e.server.Protocols = p
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -64,8 +81,12 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, _ := io.Copy(io.Discard, r.Body)
+	s := seen{method: r.Method, path: r.URL.RequestURI(), header: r.Header.Clone(), body: int(n), protocol: r.Proto}
+	if r.TLS != nil {
+		s.server = r.TLS.ServerName
+	}
 	e.mu.Lock()
-	e.seen = append(e.seen, seen{r.Method, r.URL.RequestURI(), r.Header.Clone(), int(n)})
+	e.seen = append(e.seen, s)
 	e.mu.Unlock()
 	_, _ = io.WriteString(w, e.name)
 }
@@ -82,15 +103,19 @@ type stub struct {
 	addr  string
 	grpc  *grpc.Server
 	hang  atomic.Bool
+	deaf  atomic.Bool // takes no records
 	blind atomic.Bool // decides by the headers and ends the stream
 
+	health *health.Server
+
 	mu      sync.Mutex
+	records []*datav3.HTTPAccessLogEntry
 	target  string
 	second  string
 	headers []map[string]string
 }
 
-func startStub(t testing.TB, address string) *stub {
+func startStub(t testing.TB, address string, options ...grpc.ServerOption) *stub {
 	t.Helper()
 	network := "tcp"
 	if file, unix := unixPath(address); unix {
@@ -100,12 +125,14 @@ func startStub(t testing.TB, address string) *stub {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stub{addr: l.Addr().String(), grpc: grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))}
+	s := &stub{addr: l.Addr().String(), health: health.NewServer()}
+	s.grpc = grpc.NewServer(append(options, grpc.MaxRecvMsgSize(64<<20), grpc.UnaryInterceptor(s.healthCheck))...)
 	if network == "unix" {
 		s.addr = "unix:" + address
 	}
 	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
-	healthv1.RegisterHealthServer(s.grpc, health.NewServer())
+	healthv1.RegisterHealthServer(s.grpc, s.health)
+	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -113,6 +140,15 @@ func startStub(t testing.TB, address string) *stub {
 	}()
 	t.Cleanup(func() { s.grpc.Stop(); <-done })
 	return s
+}
+
+// healthCheck hangs as the rest does.
+func (s *stub) healthCheck(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if s.hang.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return next(ctx, req)
 }
 
 func (s *stub) decide(target, second string) {
@@ -166,6 +202,29 @@ func (s *stub) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	}
 }
 
+// StreamAccessLogs keeps the records of Envoy's access log.
+func (s *stub) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	if s.deaf.Load() {
+		return status.Error(codes.Unimplemented, "unknown service")
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		s.mu.Lock()
+		s.records = append(s.records, m.GetHttpLogs().GetLogEntry()...)
+		s.mu.Unlock()
+	}
+}
+
+// logged are the records so far.
+func (s *stub) logged() []*datav3.HTTPAccessLogEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*datav3.HTTPAccessLogEntry(nil), s.records...)
+}
+
 func (s *stub) response() *extprocv3.CommonResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +247,7 @@ func (s *stub) decorate(r *extprocv3.ProcessingResponse) *extprocv3.ProcessingRe
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, err := structpb.NewStruct(map[string]any{MetadataNamespace: map[string]any{
-		KeyDecisionID: "r1-7", KeyPool: "chat", KeyEndpoint: s.target, KeyReason: "matched", KeyMatched: 512, KeyPrompt: 640,
+		KeyDecisionID: "r1-7", KeyPool: "chat", KeyEndpoint: s.target, KeyReason: "matched", KeyMatched: 512, KeyPrompt: 640, KeyMode: "on", KeyRung: "exact",
 	}})
 	if err == nil {
 		r.DynamicMetadata = m
@@ -212,6 +271,12 @@ func startEnvoy(t testing.TB, s setup, o Options) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runEnvoy(t, s, dir, text, o.AccessLog)
+}
+
+// runEnvoy runs a configuration whose listener is called as ours and writes the access log.
+func runEnvoy(t testing.TB, s setup, dir string, text []byte, log string) *proxy {
+	t.Helper()
 	config, adminFile := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
 	if err := os.WriteFile(config, text, 0o644); err != nil {
 		t.Fatal(err)
@@ -235,7 +300,7 @@ func startEnvoy(t testing.TB, s setup, o Options) *proxy {
 			t.Logf("envoy said:\n%s", &out)
 		}
 	})
-	p := &proxy{log: o.AccessLog}
+	p := &proxy{log: log}
 	eventually(t, "Envoy is live", func() error {
 		select {
 		case <-exited:
@@ -307,8 +372,25 @@ type call struct {
 }
 
 type answer struct {
-	code int
-	body string
+	code   int
+	body   string
+	header http.Header
+}
+
+// stat is the value of one of Envoy's counters or gauges by its full name, 0 when it was never used.
+func (p *proxy) stat(t testing.TB, name string) int {
+	t.Helper()
+	text, err := get(p.admin + "/stats?filter=^" + regexp.QuoteMeta(name) + "$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if _, value, ok := strings.Cut(strings.TrimSpace(text), ": "); ok {
+		if n, err = strconv.Atoi(value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
 }
 
 func (p *proxy) do(t testing.TB, c call) answer {
@@ -341,7 +423,7 @@ func (p *proxy) do(t testing.TB, c call) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp.StatusCode, string(b)}
+	return answer{resp.StatusCode, string(b), resp.Header}
 }
 
 // want fails unless the proxy answers as said.

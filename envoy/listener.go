@@ -1,11 +1,15 @@
 package envoy
 
 import (
+	"maps"
+	"strings"
+
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationrulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	streamlogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
 	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -51,29 +55,49 @@ func (b *builder) connectionManager() *hcmv3.HttpConnectionManager {
 				MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".*"}},
 			}},
 		},
-		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
-			Name:        earlyMutation,
-			TypedConfig: b.pack(&earlyv3.HeaderMutation{Mutations: append(removals(targetHeaders()), removePrefix(internalPrefix))}),
-		}},
-		AccessLog:        []*accesslogv3.AccessLog{b.accessLog()},
-		LocalReplyConfig: b.localReplies(),
-		HttpFilters:      b.httpFilters(),
-		RouteSpecifier:   &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
+		EarlyHeaderMutationExtensions: b.earlyMutations(append(removals(targetHeaders()), removePrefix(internalPrefix))),
+		AccessLog:                     append([]*accesslogv3.AccessLog{b.accessLog()}, b.accessLogService()...),
+		LocalReplyConfig:              b.localReplies(),
+		HttpFilters:                   b.httpFilters(),
+		RouteSpecifier:                &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: b.routeTable()},
 	}
 }
 
+func (b *builder) earlyMutations(ms []*mutationrulesv3.HeaderMutation) []*corev3.TypedExtensionConfig {
+	return []*corev3.TypedExtensionConfig{{Name: earlyMutation, TypedConfig: b.pack(&earlyv3.HeaderMutation{Mutations: ms})}}
+}
+
 func (b *builder) httpFilters() []*hcmv3.HttpFilter {
-	filter := func(name string, config proto.Message) *hcmv3.HttpFilter {
-		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(config)}}
-	}
+	return append(b.ownFilters(), b.filter(filterRouter, &routerv3.Router{}))
+}
+
+// ownFilters are those of the decision, in their order.
+func (b *builder) ownFilters() []*hcmv3.HttpFilter {
 	fs := []*hcmv3.HttpFilter{
-		filter(filterBuffer, &bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(uint32(b.MaxBody))}),
-		filter(filterExtProc, b.extProc()),
+		b.filter(filterBuffer, &bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(uint32(b.MaxBody))}),
+		b.filter(filterExtProc, b.extProc()),
 	}
 	if b.layout == LayoutComposite {
-		fs = append(fs, filter(filterMove, b.moveTargets()))
+		fs = append(fs, b.filter(filterMove, b.moveTargets()))
 	}
-	return append(fs, filter(filterRouter, &routerv3.Router{}))
+	return fs
+}
+
+// filter runs for every request of a whole configuration, and otherwise for those whose route says so.
+func (b *builder) filter(kind string, config proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{
+		Name:       b.filterName(kind),
+		ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(config)},
+		Disabled:   b.scope == filterOnly,
+	}
+}
+
+// filterName is the kind of a filter, or a name of its own where others may have filters of the kind.
+func (b *builder) filterName(kind string) string {
+	if b.scope == filterOnly {
+		return strings.Replace(kind, "envoy.filters.http.", "kvsteer.", 1)
+	}
+	return kind
 }
 
 // moveTargets takes the decision out of the headers, where engines would see it, into metadata of the request, which every attempt
@@ -96,9 +120,7 @@ func (b *builder) extProc() *extprocv3.ExternalProcessor {
 		secrets = append(secrets, exact(h))
 	}
 	return &extprocv3.ExternalProcessor{
-		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: ClusterRouter},
-		}},
+		GrpcService:      routerService(),
 		FailureModeAllow: true,
 		MessageTimeout:   duration(b.MessageTimeout),
 		ProcessingMode: &extprocv3.ProcessingMode{
@@ -139,9 +161,7 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 		"upstream":       "%UPSTREAM_HOST%",
 		"attempts":       "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
 	}
-	for _, key := range []string{KeyDecisionID, KeyPool, KeyMode, KeyEndpoint, KeyRung, KeyReason, KeyMatched, KeyPrompt} {
-		line[key] = "%DYNAMIC_METADATA(" + MetadataNamespace + ":" + key + ")%"
-	}
+	maps.Copy(line, decisionFields())
 	format := &corev3.SubstitutionFormatString{
 		Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: stringStruct(line)},
 	}
@@ -158,6 +178,54 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 		}
 	}
 	return &accesslogv3.AccessLog{Name: name, ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: b.pack(config)}}
+}
+
+// decisionFields are the fields of a log line that come from the router.
+func decisionFields() map[string]string {
+	fields := map[string]string{}
+	for _, key := range []string{KeyDecisionID, KeyPool, KeyMode, KeyEndpoint, KeyRung, KeyReason, KeyMatched, KeyPrompt} {
+		fields[key] = metadata(key)
+	}
+	return fields
+}
+
+// metadata is Envoy's command for one value of the decision.
+func metadata(key string) string { return "%DYNAMIC_METADATA(" + MetadataNamespace + ":" + key + ")%" }
+
+// accessLogService sends a record of each request that has ended to a router, without waiting for others to fill a buffer. In a
+// configuration of somebody else's, the requests that the router did not decide are none of its business.
+func (b *builder) accessLogService() []*accesslogv3.AccessLog {
+	if !b.AccessLogService {
+		return nil
+	}
+	l := &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.http_grpc",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: b.pack(&grpclogv3.HttpGrpcAccessLogConfig{
+			CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{
+				LogName:             AccessLogName,
+				GrpcService:         routerService(),
+				TransportApiVersion: corev3.ApiVersion_V3,
+				BufferSizeBytes:     u32(0),
+			},
+		})},
+	}
+	if b.scope == filterOnly {
+		l.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_MetadataFilter{MetadataFilter: &accesslogv3.MetadataFilter{
+			Matcher: &matcherv3.MetadataMatcher{
+				Filter: MetadataNamespace,
+				Path:   []*matcherv3.MetadataMatcher_PathSegment{{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: KeyDecisionID}}},
+				Value:  &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}},
+			},
+			MatchIfKeyNotFound: wrapperspb.Bool(false),
+		}}}
+	}
+	return []*accesslogv3.AccessLog{l}
+}
+
+func routerService() *corev3.GrpcService {
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: ClusterRouter},
+	}}
 }
 
 // localReplies gives what Envoy answers by itself the shape of OpenAI errors, so that client libraries can show it, and says more

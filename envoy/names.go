@@ -40,11 +40,17 @@ const (
 	ClusterNoFallback = "kvsteer_no_fallback"
 )
 
+// clusterPrefix begins the names of all clusters of this package.
+const clusterPrefix = "kvsteer_"
+
 // PoolCluster is the composite cluster that a pool's route names.
-func PoolCluster(pool string) string { return "kvsteer_pool_" + pool }
+func PoolCluster(pool string) string { return clusterPrefix + "pool_" + pool }
 
 // FallbackCluster is the cluster of a pool's endpoints that serves requests without a decision.
-func FallbackCluster(pool string) string { return "kvsteer_fallback_" + pool }
+func FallbackCluster(pool string) string { return clusterPrefix + "fallback_" + pool }
+
+// AccessLogName is the log name in the records that Envoy sends the router.
+const AccessLogName = "kvsteer"
 
 // Names of the listener, its statistics prefix (http.kvsteer.ext_proc.…) and the route table.
 const (

@@ -6,8 +6,8 @@ import (
 )
 
 // note is a comment above one value of the configuration. Where is the end of the value's path: keys, and for elements of a
-// sequence their name (or position, where they have none), joined by " ". A note appears once, at the first value that it fits,
-// or at all of them when all is set.
+// sequence their name (or position, where they have none), joined by " "; "^" stands before the first. A note appears once, at the first
+// value that it fits, or at all of them when all is set.
 type note struct {
 	where string
 	text  string
@@ -16,7 +16,25 @@ type note struct {
 
 // notes are the comments that say why a setting stands as it does.
 func (b *builder) notes() []note {
-	ns := []note{
+	ns := append(b.commonNotes(), b.scopeNotes()...)
+	for _, p := range b.Pools {
+		if !b.unkeyed(p) {
+			ns = append(ns, b.poolNotes(p)...)
+		}
+	}
+	return ns
+}
+
+// scopeNotes are those of a whole configuration or of its pieces.
+func (b *builder) scopeNotes() []note {
+	if b.scope == filterOnly {
+		return b.filterNotes()
+	}
+	return b.wholeNotes()
+}
+
+func (b *builder) wholeNotes() []note {
+	return []note{
 		{where: "layered_runtime", text: "Lists of paths are longer regular expressions than the default bound (100 instructions) lets through."},
 		{where: "admin", text: "Loopback only: whoever reaches this port can read the configuration and stop Envoy."},
 		{where: "typed_config stream_idle_timeout", text: "A long prefill sends nothing for minutes, and Envoy counts that as idle."},
@@ -26,48 +44,73 @@ func (b *builder) notes() []note {
 		{where: "typed_config early_header_mutation_extensions", text: "Before routing and before any filter: a client cannot name the endpoint that serves it, " +
 			"nor steer Envoy's retries and timeouts."},
 		{where: "typed_config access_log", text: "One JSON line per request: Envoy's view beside the router's decision. Nothing in it comes from a body."},
+		{where: "typed_config access_log envoy.access_loggers.http_grpc", text: "Tells the router of each request when it has ended. Nothing waits for it."},
+		{where: "^ node", text: "Envoy wants both for the files with the paths of certificates."},
 		{where: "typed_config local_reply_config", text: "What Envoy answers by itself has the shape of OpenAI errors."},
-		{where: "http_filters " + filterBuffer, text: "Larger bodies are answered with 413, whether or not the router reads them; the router is asked when the whole body is " +
+		{where: "route_config ignore_port_in_host_matching", text: "A client may name the port beside the host."},
+		{where: "request_body_buffer_limit", text: "Room for the whole body, as the buffer filter has it: the default is 1 MiB."},
+		{where: "typed_per_filter_config", text: "No decision is needed here, so the router is not asked."},
+		{where: "routes not_routed", text: "Engines serve metrics, cache resets, adapter loading and more on the port of their API."},
+		{where: "static_resources clusters", text: "Circuit breakers are raised everywhere: their defaults turn load into 503s, and how much an engine gets " +
+			"is the router's business."},
+		{where: "virtual_hosts any_host", text: b.anyHostNote()},
+	}
+}
+
+func (b *builder) commonNotes() []note {
+	return []note{
+		{where: "http_filters " + b.filterName(filterBuffer), text: "Larger bodies are answered with 413, whether or not the router reads them; the router is asked when the whole body is " +
 			"here, and a retry has all of it."},
-		{where: "http_filters " + filterExtProc, text: "Asks the router for each request."},
+		{where: "http_filters " + b.filterName(filterExtProc), text: "Asks the router for each request."},
 		{where: "typed_config failure_mode_allow", text: "Fail open: with the router down, slow or wrong the request goes on to the fallback."},
 		{where: "typed_config message_timeout", text: "How long the router may take; its own budget must be smaller."},
 		{where: "typed_config processing_mode", text: "Headers and the whole body of the request; nothing of the response, so that no answer waits for the router."},
 		{where: "typed_config mutation_rules", text: "The router can set these two headers and nothing else."},
 		{where: "typed_config forward_rules", text: "Credentials stay out of the router."},
 		{where: "typed_config metadata_options", text: "Lets the decision into dynamic metadata, for the access log."},
-		{where: "route_config ignore_port_in_host_matching", text: "A client may name the port beside the host."},
-		{where: "request_body_buffer_limit", text: "Room for the whole body, as the buffer filter has it: the default is 1 MiB."},
 		{where: "route timeout", text: "The default would cut every answer after 15 s."},
 		{where: "route retry_policy", text: "Only failures before an engine has seen the request, so that no prompt is computed twice. " +
 			"A composite cluster tries its next member at each attempt, a fallback another endpoint."},
 		{where: "route regex_rewrite", text: "Engines know their paths without the pool's prefix. The router sees the path with it."},
-		{where: "typed_per_filter_config", text: "No decision is needed here, so the router is not asked."},
-		{where: "routes not_routed", text: "Engines serve metrics, cache resets, adapter loading and more on the port of their API."},
-		{where: "static_resources clusters", text: "Circuit breakers are raised everywhere: their defaults turn load into 503s, and how much an engine gets " +
-			"is the router's business."},
-		{where: "static_resources clusters " + ClusterPick, text: "The address in " + HeaderTarget + "."},
-		{where: "static_resources clusters " + ClusterSecond, text: "The address in " + HeaderSecond + "."},
-		{where: "static_resources clusters " + ClusterRouter, text: "The router."},
-		{where: "static_resources clusters " + ClusterNoFallback, text: "For requests that only a decision can place; without one no host is found: 503."},
+		{where: b.inClusters(ClusterPick), text: "The address in " + HeaderTarget + "."},
+		{where: b.inClusters(ClusterSecond), text: "The address in " + HeaderSecond + "."},
+		{where: b.inClusters(ClusterRouter), text: "The router, or several of them."},
+		{where: b.inClusters(ClusterNoFallback), text: "For requests that only a decision can place; without one no host is found: 503."},
 		{where: upstreamOptions + " common_http_protocol_options", text: "Below the keep-alive of the engine's web server (uvicorn: 5 s): a request on a connection " +
 			"that the engine is closing is a 503."},
-		{where: "http_filters " + filterMove, text: "Takes the decision out of the headers, where engines would see it, into metadata, where every attempt of the request " +
+		{where: "http_filters " + b.filterName(filterMove), text: "Takes the decision out of the headers, where engines would see it, into metadata, where every attempt of the request " +
 			"finds it."},
 		{where: upstreamOptions + " http_filters", text: "Hides the headers from engines once the host is chosen. Envoy runs the upstream filters of the cluster that a " +
 			"route names, not those of a composite's members."},
-		{where: ClusterRouter + " common_lb_config", text: "A router that fails its checks gets no streams: requests fall back at once instead of after message_timeout."},
-		{where: "common_lb_config healthy_panic_threshold", text: "Endpoints that fail their checks are left out, unless all do."},
+		{where: ClusterRouter + " outlier_detection", text: "A router that refuses a connection is left out from then on, until a health check succeeds."},
+		{where: ClusterRouter + " common_lb_config", text: "A router that fails its checks gets no streams, from that moment on: requests fall back at once instead of after " +
+			"message_timeout."},
+		{where: b.ownFallback() + " common_lb_config healthy_panic_threshold", text: "Endpoints that fail their checks are left out, unless all do."},
+		{where: "transport_socket", text: "The certificate must come from this authority and carry this name."},
+		{where: "common_tls_context validation_context", text: "Read once, at Envoy's start: with kvsteer envoy --secrets DIR Envoy takes files that are replaced."},
+		{where: "common_tls_context validation_context_sds_secret_config", text: "The paths stand in files of their own, which makes Envoy take certificates that are replaced."},
 		{where: "upstream_connection_options", text: "Notices within a minute that a host died without a word while a request waits for its answer."},
-		{where: "virtual_hosts any_host", text: b.anyHostNote()},
+		{where: "response_headers_to_add", text: "For debugging: tells clients which engine served them, and why."},
 		{where: "routes no_pool", all: true, text: "No pool's key fits. The router may still know the pool by the model; without its decision: 503."},
 	}
+}
+
+// ownFallback is the first fallback cluster of this package, if there is one.
+func (b *builder) ownFallback() string {
 	for _, p := range b.Pools {
-		if !b.unkeyed(p) {
-			ns = append(ns, b.poolNotes(p)...)
+		if p.Fallback == FallbackEndpoints {
+			return FallbackCluster(p.Name)
 		}
 	}
-	return ns
+	return ""
+}
+
+// inClusters is where a cluster of this package stands.
+func (b *builder) inClusters(name string) string {
+	if b.scope == filterOnly {
+		return "^ clusters " + name
+	}
+	return "^ static_resources clusters " + name
 }
 
 func (b *builder) anyHostNote() string {
@@ -96,8 +139,8 @@ func (b *builder) poolNotes(p Pool) []note {
 		{where: "routes " + p.Name + "/models", all: true, text: fmt.Sprintf("Any endpoint of pool %s can list its models.", p.Name)},
 		{where: "routes " + p.Name + "/decided", all: true, text: decided},
 		{where: "routes " + p.Name + "/fallback", all: true, text: "No decision: Envoy spreads the requests itself."},
-		{where: "static_resources clusters " + PoolCluster(p.Name), text: members},
-		{where: "static_resources clusters " + FallbackCluster(p.Name), text: fmt.Sprintf("Endpoints of pool %s, for requests without a decision.", p.Name)},
+		{where: b.inClusters(PoolCluster(p.Name)), text: members},
+		{where: b.inClusters(FallbackCluster(p.Name)), text: fmt.Sprintf("Endpoints of pool %s, for requests without a decision.", p.Name)},
 	}
 }
 
@@ -105,7 +148,7 @@ func (b *builder) poolNotes(p Pool) []note {
 func (n *node) annotate(notes []note) {
 	used := make([]bool, len(notes))
 	n.walk(nil, func(path []string, v *node) {
-		at := " " + strings.Join(path, " ")
+		at := " ^ " + strings.Join(path, " ")
 		for i, note := range notes {
 			if strings.HasSuffix(at, " "+note.where) && (note.all || !used[i]) {
 				used[i] = true

@@ -6,11 +6,31 @@ import (
 	"time"
 )
 
-// Options describe one Envoy in front of one router. The zero value of every field but Pools is a working default.
+// Options describe one Envoy in front of one router or several. The zero value of every field but Pools is a working default.
 type Options struct {
-	// Router is where the external-processing server listens: "unix:/absolute/path" or "ip:port". Prompts travel there in clear
-	// text, so an address beyond loopback belongs to a trusted network. Default 127.0.0.1:9002.
-	Router string
+	// Routers are where the external-processing servers listen: "unix:/absolute/path", "ip:port", or "name:port" for all addresses
+	// that DNS gives. Requests are spread over those that answer their health checks. Prompts travel there, without RouterTLS in
+	// clear text. Default 127.0.0.1:9002.
+	Routers []string
+
+	// RouterTLS is how Envoy reaches routers whose listener speaks TLS. The zero value is clear text.
+	RouterTLS TLS
+
+	// EngineTLS is how Envoy reaches engines that speak TLS, all of them alike. The zero value is clear text.
+	EngineTLS TLS
+
+	// EngineHTTP2 speaks HTTP/2 to engines, without EngineTLS by prior knowledge. Default HTTP/1.1.
+	EngineHTTP2 bool
+
+	// SecretsDir is the absolute path of a folder on Envoy's host that holds what [Secrets] gives. With it Envoy follows certificates
+	// and keys that are replaced on disk; without it Envoy reads the files of both TLS fields once, at its start.
+	SecretsDir string
+
+	// AccessLogService has Envoy tell the routers of each request when it has ended, over the connection of the decisions.
+	AccessLogService bool
+
+	// DecisionHeader adds [HeaderDecision] to answers.
+	DecisionHeader bool
 
 	// Listen is the address that clients use, ip:port; port 0 takes a free one. Default 127.0.0.1:8080.
 	Listen string
@@ -48,8 +68,20 @@ type Pool struct {
 	Name      string // letters, digits, - and _; at most 63
 	Match     Match
 	Fallback  Fallback
+	Cluster   string   // cluster of the reader's own that is the fallback, in place of Fallback; [RenderFilter] only
 	Endpoints []string // ip:port or [ip6]:port, each in one pool only
 }
+
+// TLS names the files of one side of a TLS connection, as absolute paths on Envoy's host.
+type TLS struct {
+	CAFile     string // authorities that the server's certificate is checked against, PEM
+	ServerName string // name or IP address that the certificate must carry; a name is sent as SNI too
+	CertFile   string // client certificate, PEM; empty for none
+	KeyFile    string // key of CertFile, PEM
+}
+
+// On reports whether connections use TLS.
+func (t TLS) On() bool { return t != TLS{} }
 
 // Match says which requests belong to a pool by what Envoy knows without the body. Fields that are set must all apply.
 type Match struct {
@@ -90,6 +122,7 @@ const (
 	minMaxBody        = 1 << 20 // Envoy takes a smaller limit of a virtual host for its default, 1 MiB
 	maxMaxBody        = 1 << 30
 	maxPools          = 256
+	maxRouters        = 64
 	maxName           = 63
 	maxPathPrefix     = 128 // keeps the regular expressions of the routes below maxProgram
 	maxUnixPath       = 107 // sun_path of Linux less its terminating zero
@@ -112,10 +145,12 @@ func (o Options) withDefaults() Options {
 			*s = v
 		}
 	}
-	def(&o.Router, DefaultRouter)
 	def(&o.Listen, DefaultListen)
 	def(&o.Admin, DefaultAdmin)
 	def((*string)(&o.Balance), string(LeastRequest))
+	if len(o.Routers) == 0 {
+		o.Routers = []string{DefaultRouter}
+	}
 	if o.MessageTimeout == 0 {
 		o.MessageTimeout = DefaultMessageTimeout
 	}
@@ -124,7 +159,9 @@ func (o Options) withDefaults() Options {
 	}
 	pools := make([]Pool, len(o.Pools))
 	for i, p := range o.Pools {
-		def((*string)(&p.Fallback), string(FallbackEndpoints))
+		if p.Cluster == "" {
+			def((*string)(&p.Fallback), string(FallbackEndpoints))
+		}
 		p.Match = p.Match.canonical()
 		pools[i] = p
 	}
@@ -133,12 +170,24 @@ func (o Options) withDefaults() Options {
 }
 
 // Validate reports every option that Render refuses, joined, each an [*OptionError].
-func (o Options) Validate() error {
+func (o Options) Validate() error { return o.validate(whole) }
+
+// ValidateFilter reports every option that RenderFilter refuses, as Validate does.
+func (o Options) ValidateFilter() error { return o.validate(filterOnly) }
+
+func (o Options) validate(s scope) error {
 	o = o.withDefaults()
 	var c checker
-	c.router(o.Router)
-	c.listen(o.Listen)
-	c.admin(o.Admin)
+	c.routers(o.Routers)
+	c.tls("router_tls", o.RouterTLS)
+	c.tls("engine_tls", o.EngineTLS)
+	if o.SecretsDir != "" {
+		c.file("secrets_dir", o.SecretsDir)
+	}
+	if s == whole {
+		c.listen(o.Listen)
+		c.admin(o.Admin)
+	}
 	if _, err := LayoutFor(o.Version); err != nil {
 		c.errs = append(c.errs, err)
 	}
@@ -148,11 +197,13 @@ func (o Options) Validate() error {
 	if o.MaxBody < minMaxBody || o.MaxBody > maxMaxBody {
 		c.bad("max_body", o.MaxBody, "%d to %d bytes", minMaxBody, maxMaxBody)
 	}
-	c.accessLog(o.AccessLog)
+	if s == whole {
+		c.accessLog(o.AccessLog)
+	}
 	if o.Balance != LeastRequest && o.Balance != RoundRobin {
 		c.bad("balance", o.Balance, "%s or %s", LeastRequest, RoundRobin)
 	}
-	c.pools(o.Pools)
+	c.pools(o.Pools, s)
 	c.keys(o.Pools)
 	return errors.Join(c.errs...)
 }

@@ -47,7 +47,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{"defaults", Options{Pools: one}, nil, ""},
 		{"everything set", Options{
-			Router: "unix:///run/kv.sock", Listen: "[::]:80", Admin: "[::1]:0", Version: "1.40.1", MessageTimeout: time.Minute,
+			Routers: []string{"unix:///run/kv.sock"}, Listen: "[::]:80", Admin: "[::1]:0", Version: "1.40.1", MessageTimeout: time.Minute,
 			MaxBody: 1 << 30, AllPaths: true, AccessLog: "/dev/null", Balance: RoundRobin, Pools: one,
 		}, nil, ""},
 		{"host", match(Match{Host: "LLM.example.com"}), nil, ""},
@@ -56,11 +56,25 @@ func TestValidate(t *testing.T) {
 		{"prefix shares letters with a path", match(Match{PathPrefix: "/v1-chat"}), nil, ""},
 
 		{"no pools", Options{}, []string{"pools"}, "1 to 256"},
-		{"router is a name", Options{Router: "router:9002", Pools: one}, []string{"router"}, "a host name is not resolved"},
-		{"router port 0", Options{Router: "127.0.0.1:0", Pools: one}, []string{"router"}, "from 1 to 65535"},
-		{"router everywhere", Options{Router: "0.0.0.0:9002", Pools: one}, []string{"router"}, "can be connected to"},
-		{"router socket relative", Options{Router: "unix:run/kv.sock", Pools: one}, []string{"router"}, "absolute path"},
-		{"router socket too long", Options{Router: "unix:/" + strings.Repeat("a", 107), Pools: one}, []string{"router"}, "107 bytes"},
+		{"router is a name", Options{Routers: []string{"router:9002", "10.0.0.1:9002"}, Pools: one}, nil, ""},
+		{"router TLS", Options{RouterTLS: TLS{CAFile: "/ca.pem", ServerName: "router"}, Pools: one}, nil, ""},
+		{"engine TLS by address", Options{EngineTLS: TLS{CAFile: "/ca.pem", ServerName: "::1", CertFile: "/a", KeyFile: "/b"}, SecretsDir: "/run", Pools: one}, nil, ""},
+		{"router port 0", Options{Routers: []string{"127.0.0.1:0"}, Pools: one}, []string{"routers[0]"}, "from 1 to 65535"},
+		{"router name without port", Options{Routers: []string{"router"}, Pools: one}, []string{"routers[0]"}, "name:port"},
+		{"router name with port 0", Options{Routers: []string{"router:0"}, Pools: one}, []string{"routers[0]"}, "name:port"},
+		{"router name is a wildcard", Options{Routers: []string{"*.test:1"}, Pools: one}, []string{"routers[0]"}, "name:port"},
+		{"router twice", Options{Routers: []string{"a:1", "b:1", "a:1"}, Pools: one}, []string{"routers[2]"}, "routers[0] is the same"},
+		{"socket beside a name", Options{Routers: []string{"unix:/a", "b:1"}, Pools: one}, []string{"routers"}, "cannot hold both"},
+		{"router TLS without a name", Options{RouterTLS: TLS{CAFile: "/ca.pem"}, Pools: one}, []string{"router_tls.server_name"}, "certificate carries"},
+		{"router TLS without authority", Options{RouterTLS: TLS{ServerName: "a"}, Pools: one}, []string{"router_tls.ca_file"}, "absolute path"},
+		{"engine TLS certificate without key", Options{EngineTLS: TLS{CAFile: "/ca.pem", ServerName: "a", CertFile: "/a"}, Pools: one}, []string{"engine_tls.key_file"}, "beside cert_file"},
+		{"engine TLS key without certificate", Options{EngineTLS: TLS{CAFile: "/ca.pem", ServerName: "a", KeyFile: "/a"}, Pools: one}, []string{"engine_tls.cert_file"}, "beside key_file"},
+		{"TLS file relative", Options{EngineTLS: TLS{CAFile: "ca.pem", ServerName: "a", CertFile: "a", KeyFile: "b"}, Pools: one}, []string{"engine_tls.ca_file", "engine_tls.cert_file", "engine_tls.key_file"}, "absolute"},
+		{"secrets relative", Options{SecretsDir: "run", Pools: one}, []string{"secrets_dir"}, "absolute"},
+		{"fallback is a cluster", pool(func(p *Pool) { p.Cluster = "engines" }), []string{"pools[0].fallback.cluster"}, "--filter-only"},
+		{"router everywhere", Options{Routers: []string{"0.0.0.0:9002"}, Pools: one}, []string{"routers[0]"}, "can be connected to"},
+		{"router socket relative", Options{Routers: []string{"unix:run/kv.sock"}, Pools: one}, []string{"routers[0]"}, "absolute path"},
+		{"router socket too long", Options{Routers: []string{"unix:/" + strings.Repeat("a", 107)}, Pools: one}, []string{"routers[0]"}, "107 bytes"},
 		{"listen without port", Options{Listen: "127.0.0.1", Pools: one}, []string{"listen"}, "ip:port"},
 		{"listen with a zone", Options{Listen: "[fe80::1%eth0]:80", Pools: one}, []string{"listen"}, "ip:port"},
 		{"admin beyond loopback", Options{Admin: "0.0.0.0:9901", Pools: one}, []string{"admin"}, "loopback"},
@@ -101,11 +115,11 @@ func TestValidate(t *testing.T) {
 		{
 			"all at once",
 			Options{
-				Router: "x", Listen: "x", Admin: "x", Version: "x", MessageTimeout: -1, MaxBody: -1, AccessLog: "x", Balance: "x",
+				Routers: []string{"x"}, Listen: "x", Admin: "x", Version: "x", MessageTimeout: -1, MaxBody: -1, AccessLog: "x", Balance: "x",
 				Pools: []Pool{{Name: "", Fallback: "x", Match: Match{Host: "*"}}},
 			},
 			[]string{
-				"router", "listen", "admin", "version", "message_timeout", "max_body", "access_log", "balance",
+				"routers[0]", "listen", "admin", "version", "message_timeout", "max_body", "access_log", "balance",
 				"pools[0].name", "pools[0].fallback", "pools[0].endpoints", "pools[0].match.host",
 			},
 			`"x"`,
@@ -124,6 +138,80 @@ func TestValidate(t *testing.T) {
 				t.Errorf("Render disagrees with Validate: %v", err)
 			}
 		})
+	}
+}
+
+func TestValidateFilter(t *testing.T) {
+	pool := func(change func(*Pool)) Options {
+		p := Pool{Name: "chat", Cluster: "engines", Endpoints: []string{"127.0.0.1:8001"}}
+		change(&p)
+		return Options{Pools: []Pool{p}}
+	}
+	tests := []struct {
+		name string
+		o    Options
+		keys []string
+		says string
+	}{
+		{"a cluster of one's own", pool(func(*Pool) {}), nil, ""},
+		{"the endpoints", pool(func(p *Pool) { p.Cluster = "" }), nil, ""},
+		{"what is not rendered", Options{Listen: "x", Admin: "0.0.0.0:1", AccessLog: "x", Pools: []Pool{{Name: "chat", Endpoints: []string{"127.0.0.1:8001"}}}}, nil, ""},
+		{"a cluster beside the endpoints", pool(func(p *Pool) { p.Fallback = FallbackEndpoints }), []string{"pools[0].fallback"}, `nothing beside the cluster "engines"`},
+		{"a cluster beside none", pool(func(p *Pool) { p.Fallback = FallbackNone }), []string{"pools[0].fallback"}, "nothing beside"},
+		{"our own cluster", pool(func(p *Pool) { p.Cluster = ClusterPick }), []string{"pools[0].fallback.cluster"}, "does not begin with kvsteer_"},
+		{"cluster with a newline", pool(func(p *Pool) { p.Cluster = "a\nb" }), []string{"pools[0].fallback.cluster"}, "255 bytes"},
+		{"version too old", Options{Version: "1.36.4", Pools: pool(func(*Pool) {}).Pools}, []string{"version"}, "1.37 or newer"},
+		{"no pools", Options{}, []string{"pools"}, "1 to 256"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			keys, text := problems(t, tt.o.ValidateFilter())
+			if diff := cmp.Diff(tt.keys, keys); diff != "" {
+				t.Errorf("keys (-want +got):\n%s\n%s", diff, text)
+			}
+			if !strings.Contains(text, tt.says) {
+				t.Errorf("error does not say %q:\n%s", tt.says, text)
+			}
+			if _, err := RenderFilter(tt.o); (err == nil) != (tt.keys == nil) {
+				t.Errorf("RenderFilter disagrees with ValidateFilter: %v", err)
+			}
+		})
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	o := Options{
+		RouterTLS: TLS{CAFile: "/ca.pem", ServerName: "router.test", CertFile: "/a.pem", KeyFile: "/a.key"},
+		EngineTLS: TLS{CAFile: "/engines.pem", ServerName: "10.0.0.1"}, SecretsDir: "/run/kv",
+		Pools: []Pool{{Name: "chat", Endpoints: []string{"127.0.0.1:8001"}}},
+	}
+	files, err := Secrets(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range files {
+		got[f.Name] = string(f.Text)
+	}
+	for name, says := range map[string]string{
+		"kvsteer_router_ca.yaml":   "trusted_ca: {filename: /ca.pem}",
+		"kvsteer_router_cert.yaml": "private_key: {filename: /a.key}",
+		"kvsteer_engine_ca.yaml":   "san_type: IP_ADDRESS",
+	} {
+		if !strings.Contains(got[name], says) {
+			t.Errorf("%s does not say %q:\n%s", name, says, got[name])
+		}
+	}
+	if len(files) != 3 {
+		t.Errorf("%d files, want 3: %v", len(files), got)
+	}
+	for name, o := range map[string]Options{"no folder": {RouterTLS: o.RouterTLS, Pools: o.Pools}, "no TLS": {SecretsDir: "/run/kv", Pools: o.Pools}} {
+		if files, err := Secrets(o); err != nil || files != nil {
+			t.Errorf("%s: %v, %v", name, files, err)
+		}
+	}
+	if _, err := Secrets(Options{SecretsDir: "x"}); err == nil {
+		t.Error("bad options give no error")
 	}
 }
 
@@ -226,7 +314,7 @@ func TestAnyOptions(t *testing.T) {
 	rendered := 0
 	for range 25 {
 		o := Options{
-			Router:    pick("", "unix:/a b/\"c\"#", "[::1]:1", "10.0.0.1:65535"),
+			Routers:   []string{pick(DefaultRouter, "unix:/a b/\"c\"#", "[::1]:1", "10.0.0.1:65535", "router.test:9002")},
 			Listen:    pick("", "0.0.0.0:0"),
 			Version:   pick("", "1.38", "1.40"),
 			AllPaths:  rng.IntN(2) == 0,

@@ -6,44 +6,62 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 )
 
 // Render gives a complete Envoy bootstrap in YAML, with comments. Equal options give equal bytes. An error joins everything that is
 // wrong with the options, as Validate does.
 func Render(o Options) ([]byte, error) {
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	layout, err := LayoutFor(o.Version)
+	b, err := newBuilder(o, whole)
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{Options: o.withDefaults(), layout: layout}
 	boot := b.bootstrap()
 	if b.err != nil {
 		return nil, fmt.Errorf("pack extension config: %w", b.err)
 	}
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(boot)
+	root, err := tree(boot)
 	if err != nil {
-		return nil, fmt.Errorf("marshal bootstrap: %w", err)
+		return nil, err
+	}
+	root.arrange(first(), last())
+	return b.document(root), nil
+}
+
+// tree gives a message as YAML values.
+func tree(m proto.Message) (*node, error) {
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("marshal %s: %w", m.ProtoReflect().Descriptor().Name(), err)
 	}
 	root, err := parseJSON(text)
 	if err != nil {
-		return nil, fmt.Errorf("read bootstrap: %w", err)
+		return nil, fmt.Errorf("read %s: %w", m.ProtoReflect().Descriptor().Name(), err)
 	}
-	root.arrange(first(), last())
+	return root, nil
+}
+
+// document writes values with their comments.
+func (b *builder) document(root *node) []byte {
 	root.annotate(b.notes())
 	root.walk(nil, tidy)
 	var out bytes.Buffer
 	for _, line := range b.header() {
 		out.WriteString("# " + line + "\n")
 	}
-	out.Write(root.yaml())
-	return out.Bytes(), nil
+	if b.scope == whole {
+		out.Write(root.yaml())
+		return out.Bytes()
+	}
+	for _, e := range root.entries {
+		out.WriteString("\n")
+		out.Write((&node{kind: mapping, entries: []entry{e}}).yaml())
+	}
+	return out.Bytes()
 }
 
 // tidy undoes two habits of protojson: 64-bit integers are strings, and a value that is the default is left out, which leaves an
-// empty threshold where zero is meant.
+// empty percentage where zero is meant.
 func tidy(path []string, v *node) {
 	switch path[len(path)-1] {
 	case "request_body_buffer_limit", "host_selection_retry_max_attempts":
@@ -63,6 +81,9 @@ func (b *builder) header() []string {
 		release = "1.37 or newer"
 		why = "a route for requests with a decision, then one for those without. With Envoy 1.40 or newer the layout " +
 			"composite also retries at the router's second choice (kvsteer envoy --envoy-version 1.40)."
+	}
+	if b.scope == filterOnly {
+		return wrap(b.filterHeader(release), noteWidth)
 	}
 	text := fmt.Sprintf("Envoy configuration for kvsteer, written by `kvsteer envoy`. For Envoy %s; layout %s: %s", release, b.layout, why)
 	return wrap(text+"\nCheck: envoy --mode validate -c FILE. Run: envoy -c FILE.", noteWidth)

@@ -2,8 +2,10 @@ package envoy
 
 import (
 	"regexp"
+	"strings"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -44,10 +46,9 @@ func (b *builder) routeTable() *routev3.RouteConfiguration {
 }
 
 func (b *builder) virtualHost(name, domain string, pools []Pool) *routev3.VirtualHost {
-	vh := &routev3.VirtualHost{
-		Name:                   name,
-		Domains:                []string{domain},
-		RequestBodyBufferLimit: wrapperspb.UInt64(uint64(b.MaxBody)),
+	vh := &routev3.VirtualHost{Name: name, Domains: []string{domain}}
+	if b.scope == whole {
+		vh.RequestBodyBufferLimit = wrapperspb.UInt64(uint64(b.MaxBody))
 	}
 	covered := false // every request on an allowed path has met a route
 	for _, p := range bySpecificity(pools) {
@@ -57,10 +58,10 @@ func (b *builder) virtualHost(name, domain string, pools []Pool) *routev3.Virtua
 		vh.Routes = append(vh.Routes, b.poolRoutes(p)...)
 		covered = covered || p.Match.PathPrefix == "" && p.Match.HeaderName == ""
 	}
-	if !covered {
+	if !covered && b.needsDecision() {
 		vh.Routes = append(vh.Routes, b.noFallbackRoute("no_pool", Match{}))
 	}
-	if !b.AllPaths {
+	if !b.AllPaths && b.scope == whole {
 		vh.Routes = append(vh.Routes, b.refusedRoute())
 	}
 	return vh
@@ -69,10 +70,11 @@ func (b *builder) virtualHost(name, domain string, pools []Pool) *routev3.Virtua
 // unkeyed pools have no route of their own: their requests are told apart by the model, which only the router reads.
 func (b *builder) unkeyed(p Pool) bool { return p.Match.empty() && p.Fallback == FallbackNone }
 
-// needsDecision reports whether some requests have no fallback.
+// needsDecision reports whether some requests have no fallback: those of pools without one and, unless they are somebody else's, those
+// that no key fits.
 func (b *builder) needsDecision() bool {
 	for _, p := range b.Pools {
-		if p.Fallback == FallbackNone || !p.Match.empty() {
+		if p.Fallback == FallbackNone || !p.Match.empty() && b.scope == whole {
 			return true
 		}
 	}
@@ -83,9 +85,11 @@ func (b *builder) poolRoutes(p Pool) []*routev3.Route {
 	if p.Fallback == FallbackNone {
 		return []*routev3.Route{b.noFallbackRoute(p.Name+"/decided", p.Match)}
 	}
-	fallback := FallbackCluster(p.Name)
-	models := b.route(p.Name+"/models", b.modelsMatch(p.Match), p.Match, fallback, b.fallbackRetries())
-	models.TypedPerFilterConfig = b.withoutRouter()
+	fallback := p.fallbackCluster()
+	models := b.plainRoute(p.Name+"/models", b.modelsMatch(p.Match), p.Match, fallback, b.fallbackRetries())
+	if b.scope == whole {
+		models.TypedPerFilterConfig = b.withoutRouter()
+	}
 
 	decided := b.route(p.Name+"/decided", b.match(p.Match), p.Match, PoolCluster(p.Name), b.compositeRetries(len(b.members(p))))
 	if b.layout == LayoutComposite {
@@ -121,7 +125,42 @@ func (b *builder) refusedRoute() *routev3.Route {
 	}
 }
 
+// route is one whose requests the router decides.
 func (b *builder) route(name string, match *routev3.RouteMatch, m Match, cluster string, retry *routev3.RetryPolicy) *routev3.Route {
+	r := b.plainRoute(name, match, m, cluster, retry)
+	if b.DecisionHeader {
+		r.ResponseHeadersToAdd = []*corev3.HeaderValueOption{decisionHeader()}
+	}
+	if b.scope == whole {
+		return r
+	}
+	// What a whole configuration sets for all of its requests.
+	r.RequestBodyBufferLimit = wrapperspb.UInt64(uint64(b.MaxBody))
+	r.GetRoute().IdleTimeout = duration(streamIdleTimeout)
+	r.GetRoute().UpgradeConfigs = []*routev3.RouteAction_UpgradeConfig{{UpgradeType: "websocket", Enabled: wrapperspb.Bool(false)}}
+	r.TypedPerFilterConfig = map[string]*anypb.Any{}
+	for _, f := range b.ownFilters() {
+		// A configuration that is there and empty enables a filter as it stands.
+		r.TypedPerFilterConfig[f.Name] = b.pack(&routev3.FilterConfig{Config: &anypb.Any{}})
+	}
+	return r
+}
+
+// decisionHeader shows the decision as name=value pairs, for people: without a decision the values are empty.
+func decisionHeader() *corev3.HeaderValueOption {
+	var parts []string
+	for _, f := range [][2]string{
+		{"id", KeyDecisionID}, {"mode", KeyMode}, {"rung", KeyRung}, {"reason", KeyReason}, {"endpoint", KeyEndpoint}, {"matched", KeyMatched}, {"prompt", KeyPrompt},
+	} {
+		parts = append(parts, f[0]+"="+metadata(f[1]))
+	}
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: HeaderDecision, Value: strings.Join(parts, "; ")},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	}
+}
+
+func (b *builder) plainRoute(name string, match *routev3.RouteMatch, m Match, cluster string, retry *routev3.RetryPolicy) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 		Timeout:          duration(0),
@@ -174,13 +213,13 @@ func regexPath(prefix string, paths []string) *routev3.RouteMatch_SafeRegex {
 // withoutBody keeps a route's requests from the router and answers them before their body is there.
 func (b *builder) withoutBody() map[string]*anypb.Any {
 	c := b.withoutRouter()
-	c[filterBuffer] = b.pack(&bufferv3.BufferPerRoute{Override: &bufferv3.BufferPerRoute_Disabled{Disabled: true}})
+	c[b.filterName(filterBuffer)] = b.pack(&bufferv3.BufferPerRoute{Override: &bufferv3.BufferPerRoute_Disabled{Disabled: true}})
 	return c
 }
 
 // withoutRouter keeps a route's requests from the router.
 func (b *builder) withoutRouter() map[string]*anypb.Any {
-	return map[string]*anypb.Any{filterExtProc: b.pack(&extprocv3.ExtProcPerRoute{
+	return map[string]*anypb.Any{b.filterName(filterExtProc): b.pack(&extprocv3.ExtProcPerRoute{
 		Override: &extprocv3.ExtProcPerRoute_Disabled{Disabled: true},
 	})}
 }

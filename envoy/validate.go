@@ -2,8 +2,10 @@ package envoy
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"path"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -38,14 +40,84 @@ func (c *checker) destination(key, value string) (netip.AddrPort, bool) {
 	return a, ok
 }
 
-func (c *checker) router(value string) {
-	file, unix := unixPath(value)
-	if !unix {
-		c.destination("router", value)
+func (c *checker) routers(values []string) {
+	if len(values) > maxRouters {
+		c.bad("routers", len(values), "1 to %d routers", maxRouters)
+	}
+	sockets, names := 0, 0
+	first := map[string]int{}
+	for i, v := range values {
+		key := fmt.Sprintf("routers[%d]", i)
+		if j, dup := first[v]; dup {
+			c.bad(key, v, "a router once: routers[%d] is the same", j)
+			continue
+		}
+		first[v] = i
+		file, unix := unixPath(v)
+		switch {
+		case unix:
+			sockets++
+			if !path.IsAbs(file) || len(file) > maxUnixPath || !printable(file) {
+				c.bad(key, v, "unix: with an absolute path of at most %d bytes, ip:port or name:port", maxUnixPath)
+			}
+		case isName(v):
+			names++
+		default:
+			c.router(key, v)
+		}
+	}
+	if sockets > 0 && names > 0 {
+		c.bad("routers", strings.Join(values, ", "), "either Unix sockets or names: one cluster of Envoy's cannot hold both")
+	}
+}
+
+func (c *checker) router(key, value string) {
+	a, err := netip.ParseAddrPort(value)
+	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" {
+		c.bad(key, value, "ip:port, [ip6]:port, name:port or unix:/path with a port from 1 to 65535")
 		return
 	}
-	if !path.IsAbs(file) || len(file) > maxUnixPath || !printable(file) {
-		c.bad("router", value, "unix: with an absolute path of at most %d bytes, or ip:port", maxUnixPath)
+	c.destination(key, value)
+}
+
+// isName reports whether s is name:port, and no address.
+func isName(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || !validHost(host) {
+		return false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// tls checks the files that one side of a connection names.
+func (c *checker) tls(key string, t TLS) {
+	if !t.On() {
+		return
+	}
+	c.file(key+".ca_file", t.CAFile)
+	if _, err := netip.ParseAddr(t.ServerName); err != nil && !validHost(t.ServerName) {
+		c.bad(key+".server_name", t.ServerName, "the name or IP address that the server's certificate carries")
+	}
+	switch {
+	case t.CertFile == "" && t.KeyFile == "":
+	case t.CertFile == "":
+		c.bad(key+".cert_file", "", "a client certificate beside key_file")
+	case t.KeyFile == "":
+		c.bad(key+".key_file", "", "the key beside cert_file")
+	default:
+		c.file(key+".cert_file", t.CertFile)
+		c.file(key+".key_file", t.KeyFile)
+	}
+}
+
+// file is read on Envoy's host, so it need not exist here.
+func (c *checker) file(key, value string) {
+	if !path.IsAbs(value) || !printable(value) {
+		c.bad(key, value, "an absolute path on Envoy's host")
 	}
 }
 
@@ -72,7 +144,7 @@ func (c *checker) accessLog(value string) {
 	}
 }
 
-func (c *checker) pools(pools []Pool) {
+func (c *checker) pools(pools []Pool, s scope) {
 	if len(pools) == 0 || len(pools) > maxPools {
 		c.bad("pools", len(pools), "1 to %d pools", maxPools)
 	}
@@ -87,9 +159,7 @@ func (c *checker) pools(pools []Pool) {
 		} else {
 			names[p.Name] = i
 		}
-		if p.Fallback != FallbackEndpoints && p.Fallback != FallbackNone {
-			c.bad(key+"fallback", p.Fallback, "%s or %s", FallbackEndpoints, FallbackNone)
-		}
+		c.fallback(key+"fallback", p, s)
 		if len(p.Endpoints) == 0 {
 			c.bad(key+"endpoints", "", "at least one ip:port")
 		}
@@ -106,6 +176,22 @@ func (c *checker) pools(pools []Pool) {
 			owner[a] = ekey
 		}
 		c.match(key+"match.", p.Match)
+	}
+}
+
+func (c *checker) fallback(key string, p Pool, s scope) {
+	switch {
+	case p.Cluster == "":
+		if p.Fallback != FallbackEndpoints && p.Fallback != FallbackNone {
+			c.bad(key, p.Fallback, "%s or %s", FallbackEndpoints, FallbackNone)
+		}
+	case s == whole:
+		c.bad(key+".cluster", p.Cluster, "%s or %s in a whole configuration, which has no cluster of this name; the pieces for an Envoy that has "+
+			"it come with kvsteer envoy --filter-only", FallbackEndpoints, FallbackNone)
+	case p.Fallback != "":
+		c.bad(key, p.Fallback, "nothing beside the cluster %q", p.Cluster)
+	case !printable(p.Cluster) || len(p.Cluster) > 255 || strings.HasPrefix(p.Cluster, clusterPrefix):
+		c.bad(key+".cluster", p.Cluster, "the name of a cluster of your own, of at most 255 bytes, that does not begin with %s", clusterPrefix)
 	}
 }
 

@@ -61,6 +61,9 @@
 // BodyWait, and in a drain. The Decider is called from many goroutines at once, at most once per stream, with a context that ends with the stream and
 // after Budget; the request it is given must not be used after it returns.
 //
+// Health checks answer NOT_SERVING until Options.Ready is closed, while streams are served as ever: whether an Envoy sends any meanwhile is its
+// own affair. [Server.Apply] changes limits and times while streams are open.
+//
 // Run may be called once at a time. When its ctx ends, health checks answer NOT_SERVING for Notice while everything is still served;
 // then no stream is accepted and the open ones have Drain to end; then streams that wait for a large or undeclared body end with
 // nil; then connections are closed. Run returns when all handlers and goroutines have ended.

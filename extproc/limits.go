@@ -14,23 +14,27 @@ const (
 // account counts the bytes that all streams hold. Large holdings have a bound of their own below the total, so that they leave room
 // for ordinary ones.
 type account struct {
-	max      int64 // total
 	ordinary int64 // a holding above this is large
-	maxLarge int64 // large holdings together
 	gauge    prometheus.Gauge
 
-	mu    sync.Mutex
-	total int64
-	large int64
+	mu       sync.Mutex
+	max      int64 // total
+	maxLarge int64 // large holdings together
+	total    int64
+	large    int64
 }
 
 func newAccount(maxBody, maxTotal int64, gauge prometheus.Gauge) *account {
-	return &account{
-		max:      maxTotal,
-		ordinary: min(maxBody/ordinaryShare, streamWindow),
-		maxLarge: max(maxTotal/2, maxBody+slack),
-		gauge:    gauge,
-	}
+	a := &account{ordinary: min(maxBody/ordinaryShare, streamWindow), gauge: gauge}
+	a.bound(maxBody, maxTotal)
+	return a
+}
+
+// bound changes the bounds. What is held stays, and what is large stays large: that is judged by the bounds of the beginning.
+func (a *account) bound(maxBody, maxTotal int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.max, a.maxLarge = maxTotal, max(maxTotal/2, maxBody+slack)
 }
 
 // move changes one holding from one size to another. Unless forced, a growth that breaks a bound is refused and changes nothing.

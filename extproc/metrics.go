@@ -38,6 +38,8 @@ type Metrics struct {
 	panics      prometheus.Counter
 	invalid     prometheus.Counter
 	seconds     prometheus.Histogram
+	openLogs    prometheus.Gauge
+	logStreams  *prometheus.CounterVec // outcome
 }
 
 // NewMetrics registers the series with reg.
@@ -55,13 +57,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		streams:     counter("streams_total", "External-processing streams ended, by outcome.", "outcome"),
 		decisions:   counter("decisions_total", "Decisions asked for, by what of the request was at hand.", "kind"),
 		passthrough: counter("passthrough_streams_total", "Streams of a processing mode that does not route, by mode.", "mode"),
-		panics:      prometheus.NewCounter(prometheus.CounterOpts(opts("panics_total", "Panics recovered in streams."))),
+		panics:      prometheus.NewCounter(prometheus.CounterOpts(opts("panics_total", "Panics recovered in streams, those of access logs included."))),
 		invalid:     prometheus.NewCounter(prometheus.CounterOpts(opts("invalid_endpoints_total", "Decisions with an address that is not ip:port, which was not sent to Envoy."))),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_seconds",
 			Help:    "Time from the receipt of the message that completes a request to its reply handed to gRPC.",
 			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
+	}
+	m.openLogs = prometheus.NewGauge(prometheus.GaugeOpts(opts("open_access_log_streams", "Access log streams that are open: one for each worker of each Envoy that has sent a record.")))
+	m.logStreams = counter("access_log_streams_total", "Access log streams ended, by outcome.", "outcome")
+	for _, o := range logOutcomes() {
+		m.logStreams.WithLabelValues(string(o))
 	}
 	for _, o := range []outcome{
 		outcomeRouted, outcomeUnrouted, outcomePassthrough, outcomeObserved, outcomeUnexpected,
@@ -72,6 +79,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom} {
 		m.decisions.WithLabelValues(string(k))
 	}
-	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.panics, m.invalid, m.seconds)
+	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.panics, m.invalid, m.seconds, m.openLogs, m.logStreams)
 	return m
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -27,8 +28,9 @@ const (
 	slack = 1 << 20
 	// maxStreams is the number of streams of one connection. Envoy opens another connection beyond it.
 	maxStreams = 10_000
-	// streamWorkers is the number of goroutines kept for streams; when all are busy, a stream gets one of its own.
-	streamWorkers = 64
+	// streamWorkers is the number of goroutines kept for streams; when all are busy, a stream gets one of its own. An access log stream
+	// keeps its worker for as long as it lives.
+	streamWorkers = 256
 	// streamWindow is what a stream may send before its message is asked for; with a message asked for, gRPC opens the window to its
 	// whole length. 64 KiB is gRPC's least.
 	streamWindow = 64 << 10
@@ -49,6 +51,10 @@ type Decider interface {
 type Options struct {
 	// Decider decides each request. Required.
 	Decider Decider
+
+	// Completer takes the records of Envoy's gRPC access log, and is told of decisions that could not be sent. Default: the access log
+	// service is not offered.
+	Completer Completer
 
 	// MaxBody is the longest request body that is read, in bytes; longer ones are decided without it. Envoy's buffer limit should not be
 	// higher: a longer body of undeclared length is then refused by gRPC rather than decided. Default 32 MiB, 1 byte to 1 GiB.
@@ -72,6 +78,10 @@ type Options struct {
 	// Drain is how long open streams have to end at shutdown. Default 5 s.
 	Drain time.Duration
 
+	// Ready is closed when health checks may answer SERVING; before, they answer NOT_SERVING while everything is served. It stays so whatever
+	// comes. Default nil: from the start.
+	Ready <-chan struct{}
+
 	// Log gets one line per mode that is not routed, and panics, at most one a minute. Default: discarded.
 	Log *slog.Logger
 
@@ -81,15 +91,14 @@ type Options struct {
 
 // Server is an external-processing server.
 type Server struct {
-	decider  Decider
-	maxBody  int64
-	budget   time.Duration
-	bodyWait time.Duration
-	notice   time.Duration
-	drain    time.Duration
-	log      *slog.Logger
-	metrics  *Metrics
-	account  *account
+	decider   Decider
+	completer Completer       // nil for none
+	ready     <-chan struct{} // nil for at once
+	mostBody  int64
+	log       *slog.Logger
+	metrics   *Metrics
+	account   *account
+	settings  atomic.Pointer[settings]
 
 	told      sync.Map     // mode label → true, once logged
 	lastPanic atomic.Int64 // Unix nanoseconds of the last panic logged
@@ -97,20 +106,6 @@ type Server struct {
 
 // New checks the options and fills in defaults. It reports all wrong options at once.
 func New(o Options) (*Server, error) {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.Budget, 400*time.Millisecond)
-	def(&o.BodyWait, time.Minute)
-	def(&o.Drain, 5*time.Second)
-	if o.MaxBody == 0 {
-		o.MaxBody = 32 << 20
-	}
-	if o.MaxTotal == 0 {
-		o.MaxTotal = max(1<<30, o.MaxBody+slack)
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -118,43 +113,30 @@ func New(o Options) (*Server, error) {
 		o.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 
-	var errs []error
+	set, err := o.settings()
 	if o.Decider == nil {
-		errs = append(errs, errors.New("decider: missing"))
+		err = errors.Join(errors.New("decider: missing"), err)
 	}
-	if o.MaxBody < 1 || o.MaxBody > 1<<30 {
-		errs = append(errs, fmt.Errorf("max body: %d is not within 1 and %d bytes", o.MaxBody, 1<<30))
-	} else if o.MaxTotal < o.MaxBody+slack {
-		errs = append(errs, fmt.Errorf("max total: %d is less than max body + 1 MiB, %d bytes", o.MaxTotal, o.MaxBody+slack))
+	if err != nil {
+		return nil, fmt.Errorf("extproc options: %w", err)
 	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"budget", o.Budget}, {"body wait", o.BodyWait}, {"notice", o.Notice}, {"drain", o.Drain}} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("%s: %v is negative", d.name, d.value))
-		}
+	s := &Server{
+		decider:   o.Decider,
+		completer: o.Completer,
+		ready:     o.Ready,
+		mostBody:  o.MaxBody,
+		log:       o.Log,
+		metrics:   o.Metrics,
+		account:   newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
 	}
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("extproc options: %w", errors.Join(errs...))
-	}
-	return &Server{
-		decider:  o.Decider,
-		maxBody:  o.MaxBody,
-		budget:   o.Budget,
-		bodyWait: o.BodyWait,
-		notice:   o.Notice,
-		drain:    o.Drain,
-		log:      o.Log,
-		metrics:  o.Metrics,
-		account:  newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
-	}, nil
+	s.settings.Store(set)
+	return s, nil
 }
 
 // Run serves on l, which it closes, until ctx ends, then drains; it returns nil after a drain and an error when l fails before.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(
-		grpc.MaxRecvMsgSize(int(s.maxBody+slack)),
+		grpc.MaxRecvMsgSize(int(s.mostBody+slack)),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(64<<10),
 		grpc.StaticStreamWindowSize(streamWindow),
@@ -168,11 +150,18 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		// Streams are short, and a goroutine that has grown its stack before halves what they cost beyond gRPC itself.
 		grpc.NumStreamWorkers(streamWorkers),
 	)
-	svc := &service{Server: s, closing: make(chan struct{})}
+	svc := &service{Server: s, ending: make(chan struct{}), closing: make(chan struct{})}
 	extprocv3.RegisterExternalProcessorServer(g, svc)
+	if s.completer != nil {
+		accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{service: svc})
+	}
 	checks := health.NewServer()
 	checks.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(g, checks)
+	ready := s.ready
+	if ready != nil {
+		checks.Shutdown() // NOT_SERVING until Resume
+	}
 
 	var failure error
 	served := make(chan struct{})
@@ -181,15 +170,20 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		failure = g.Serve(l)
 	}()
 	defer svc.waits.Wait()
-	select {
-	case <-served:
-		g.Stop()
-		return fmt.Errorf("serve ext_proc on %s: %w", l.Addr(), failure)
-	case <-ctx.Done():
+	for ctx.Err() == nil {
+		select {
+		case <-served:
+			g.Stop()
+			return fmt.Errorf("serve ext_proc on %s: %w", l.Addr(), failure)
+		case <-ready:
+			checks.Resume()
+			ready = nil
+		case <-ctx.Done():
+		}
 	}
 
-	checks.Shutdown() // NOT_SERVING, for good
-	pause(s.notice, served)
+	checks.Shutdown() // for good
+	pause(s.settings.Load().notice, served)
 	s.shutdown(g, svc)
 	<-served
 	return nil
@@ -197,16 +191,18 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 
 // shutdown ends g within Drain, Budget and lastGrace, harming as few requests as can be.
 func (s *Server) shutdown(g *grpc.Server, svc *service) {
+	set := s.settings.Load()
 	ended := make(chan struct{})
+	close(svc.ending)
 	go func() {
 		defer close(ended)
 		g.GracefulStop()
 	}()
-	if pause(s.drain, ended) {
+	if pause(set.drain, ended) {
 		return
 	}
 	close(svc.closing)
-	if pause(s.budget+lastGrace, ended) {
+	if pause(set.budget+lastGrace, ended) {
 		return
 	}
 	g.Stop()

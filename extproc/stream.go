@@ -33,8 +33,10 @@ type service struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	*Server
 
-	closing chan struct{}  // closed when streams that wait for a body must end
-	waits   sync.WaitGroup // goroutines that receive a body
+	ending     chan struct{}  // closed when the drain begins: access log streams must end
+	closing    chan struct{}  // closed when streams that wait for a body must end
+	waits      sync.WaitGroup // goroutines that receive a body or records
+	logStreams atomic.Int64
 }
 
 // Process implements the gRPC service. It never returns an error: Envoy then goes on with the request whatever happened.
@@ -47,7 +49,7 @@ func (s *service) Process(conv extprocv3.ExternalProcessor_ProcessServer) error 
 
 // converse holds one conversation to its end.
 func (s *service) converse(conv conversation) (o outcome) {
-	x := &exchange{service: s, conv: conv, hold: holding{account: s.account}}
+	x := &exchange{service: s, settings: s.settings.Load(), conv: conv, hold: holding{account: s.account}}
 	defer x.hold.force(0)
 	defer func() {
 		if v := recover(); v != nil {
@@ -61,6 +63,7 @@ func (s *service) converse(conv conversation) (o outcome) {
 // exchange is the state of one stream.
 type exchange struct {
 	*service
+	*settings
 
 	conv conversation
 	hold holding
@@ -165,9 +168,11 @@ func (x *exchange) decide(at phase, req router.Request, k kind, start time.Time)
 		x.metrics.invalid.Inc()
 	}
 	if x.conv.Context().Err() != nil {
+		x.undelivered(d)
 		return outcomeAborted
 	}
 	if err := x.conv.Send(decisionReply(at, d)); err != nil {
+		x.undelivered(d)
 		return ended(err)
 	}
 	x.metrics.seconds.Observe(time.Since(start).Seconds())
@@ -175,6 +180,13 @@ func (x *exchange) decide(at phase, req router.Request, k kind, start time.Time)
 		return outcomeUnrouted
 	}
 	return outcomeRouted
+}
+
+// undelivered takes a decision back that Envoy has not been told: no record will come for it.
+func (x *exchange) undelivered(d router.Decision) {
+	if x.completer != nil {
+		x.completer.Complete(router.Completion{ID: d.ID, Pool: d.Pool, Undelivered: true})
+	}
 }
 
 // unexpected answers a message that does not belong to the conversation so that Envoy can go on, and gives the stream up.

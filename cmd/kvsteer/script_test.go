@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"syscall"
 	"testing"
@@ -27,12 +29,14 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"kvsteer": ma
 //	socket served PATH        leaves one with a server, until the script ends
 //	expand FILE…              puts variables' values into files
 //	answers STATUS URL        waits until a GET of URL has this status
+//	shows URL REGEXP          waits until the answer to a GET of URL has a line that matches; with ! until none has
 //	sigterm COMMAND           sends SIGTERM to the kvsteer COMMAND that runs in the background
+//	sighup COMMAND            sends SIGHUP to it
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "port": port, "socket": socket, "expand": expand, "answers": answers, "sigterm": sigterm,
+			"exits": exits, "port": port, "socket": socket, "expand": expand, "answers": answers, "shows": shows, "sigterm": signalled("sigterm", syscall.SIGTERM), "sighup": signalled("sighup", syscall.SIGHUP),
 		},
 		Setup: func(e *testscript.Env) error {
 			path, err := exec.LookPath("kvsteer")
@@ -123,13 +127,43 @@ func answers(ts *testscript.TestScript, neg bool, args []string) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func sigterm(ts *testscript.TestScript, neg bool, args []string) {
-	use(ts, neg, args, 1, "sigterm COMMAND")
-	for _, cmd := range ts.BackgroundCmds() {
-		if len(cmd.Args) > 1 && cmd.Args[1] == args[0] {
-			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
-			return
+func shows(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, false, args, 2, "[!] shows URL REGEXP")
+	pattern, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	defer http.DefaultClient.CloseIdleConnections()
+	for text := ""; ; {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, args[0], nil)
+		ts.Check(err)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+			resp.Body.Close()
+			if text = string(body); err == nil && pattern.MatchString(text) != neg {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			ts.Fatalf("GET %s: %q matches: %v, for 20 s; the answer:\n%s", args[0], args[1], neg, text)
+		case <-tick.C:
 		}
 	}
-	ts.Fatalf("no %s runs in the background", args[0])
+}
+
+// signalled returns a command that sends a signal to the kvsteer command that is named by its argument and runs in the background.
+func signalled(name string, sig syscall.Signal) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		use(ts, neg, args, 1, name+" COMMAND")
+		for _, cmd := range ts.BackgroundCmds() {
+			if len(cmd.Args) > 1 && cmd.Args[1] == args[0] {
+				ts.Check(cmd.Process.Signal(sig))
+				return
+			}
+		}
+		ts.Fatalf("no %s runs in the background", args[0])
+	}
 }

@@ -24,15 +24,15 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	log := slog.New(c.handler())
-	s, err := newService(cfg, log)
+	s, err := newService(c.Config, cfg, log)
 	if err != nil {
 		return err
 	}
 	if c.Check {
 		text := fmt.Sprintf("%s is good: %s\n", c.Config, summary(cfg))
 		// A site may have an Envoy configuration of its own, so this is no error of the router's.
-		if err := new(envoyCmd).options(cfg).Validate(); err != nil {
-			text += fmt.Sprintf("note: kvsteer envoy cannot print an Envoy configuration for it:\n%v\n", plain(err))
+		if err := checkEnvoy(cfg); err != nil {
+			text += fmt.Sprintf("note: kvsteer envoy cannot print an Envoy configuration for it:\n%v\n", err)
 		}
 		_, err := io.WriteString(out, text)
 		return err
@@ -49,16 +49,7 @@ func (c *serveCmd) handler() slog.Handler {
 }
 
 func summary(cfg *config.Config) string {
-	endpoints, sources := 0, 0
-	for _, p := range cfg.Pools {
-		endpoints += len(p.Endpoints)
-		for _, e := range p.Endpoints {
-			if !e.Events.None() {
-				sources++
-			}
-		}
-	}
-	return fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(endpoints, "endpoint"), sources)
+	return fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(cfg.Endpoints(), "endpoint"), len(followedBy(cfg)))
 }
 
 func count(n int, noun string) string {

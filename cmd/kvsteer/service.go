@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/admin"
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
@@ -34,68 +38,82 @@ const maxKey = 64 << 10
 //
 // A part that ends by itself stops the whole service with its error.
 type service struct {
-	cfg         *config.Config
-	log         *slog.Logger
-	pools       *pool.Set
-	tokenizer   *tokenize.Tokenizer
-	sources     []*router.Source
-	subscribers []*subscriber.Subscriber
-	extproc     *extproc.Server
-	admin       *admin.Server
+	log       *slog.Logger
+	pools     *pool.Set
+	router    *router.Router
+	followers *followers
+	readiness *readiness
+	extproc   *extproc.Server
+	admin     *admin.Server
+	reloads   *reloads
 }
 
-// newService builds every part of the router and starts none.
-func newService(cfg *config.Config, log *slog.Logger) (*service, error) {
+// newService builds every part of the router and starts none. path is the file that cfg was read from, and is read again from.
+func newService(path string, cfg *config.Config, log *slog.Logger) (*service, error) {
 	keys, err := apiKeys(cfg)
 	if err != nil {
 		return nil, err
 	}
 	reg := prometheus.NewRegistry()
-	s := &service{cfg: cfg, log: log}
-	if err := s.registerProcess(reg); err != nil {
+	s := &service{log: log}
+	if err := registerProcess(reg); err != nil {
 		return nil, err
 	}
-	index, err := kvindex.New(kvindex.Options{MaxSlots: slots(cfg), MaxBlocks: cfg.Index.MaxBlocks, Log: log.With("component", "index")})
+	capacity := capacity(cfg)
+	index, err := kvindex.New(kvindex.Options{MaxSlots: slots(capacity), MaxBlocks: cfg.Index.MaxBlocks, Log: log.With("component", "index")})
 	if err != nil {
 		return nil, err
 	}
 	kvindex.NewMetrics(reg, index)
+	texts, err := approx.New(approx.Options{MaxSlots: slots(capacity), Log: log.With("component", "approx"), Metrics: approx.NewMetrics(reg)})
+	if err != nil {
+		return nil, err
+	}
+	dialTLS, err := engineDialer(cfg.Engines.TLS, cfg.Engines.HTTP2)
+	if err != nil {
+		return nil, err
+	}
 	s.pools, err = pool.New(pool.Options{
-		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
+		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.tokenizer, err = tokenize.New(tokenize.Options{
-		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cacheBytes(cfg), Concurrency: cfg.Tokenize.Concurrency,
-		MaxTokens: cfg.Limits.PromptTokens, Metrics: tokenize.NewMetrics(reg),
+	tokenizers := tokenizers{metrics: tokenize.NewMetrics(reg), dialTLS: dialTLS, http2: cfg.Engines.HTTP2}
+	if err := tokenizers.replace(cfg); err != nil {
+		return nil, err
+	}
+	settings := settings(cfg, tokenizers.current, keys)
+	s.router, err = router.New(router.Options{
+		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Budget: settings.Budget, Limits: settings.Limits,
+		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
 	}
-	route, err := router.New(router.Options{
-		Pools: s.pools, Index: index, Tokenizer: s.tokenizer, APIKeys: keys, Budget: cfg.Budget.Std(),
-		Limits: openai.Limits{Body: int(cfg.Limits.Body.Bytes()), PromptTokens: cfg.Limits.PromptTokens},
-		Log:    log.With("component", "router"), Metrics: router.NewMetrics(reg),
-	})
+	s.followers, err = newFollowers(s.router, subscriber.NewMetrics(reg), log.With("component", "subscriber"), followedBy(cfg))
 	if err != nil {
 		return nil, err
 	}
-	if err := s.subscribe(route, subscriber.NewMetrics(reg)); err != nil {
+	s.readiness = &readiness{router: s.router, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
+	limits := limits(cfg)
+	limits.Decider, limits.Completer, limits.Ready = s.router, s.router, s.readiness.ready
+	limits.Log, limits.Metrics = log.With("component", "extproc"), extproc.NewMetrics(reg)
+	if s.extproc, err = extproc.New(limits); err != nil {
 		return nil, err
 	}
-	s.extproc, err = extproc.New(extproc.Options{
-		Decider: route, MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(),
-		Drain: cfg.Drain.Std(), Log: log.With("component", "extproc"), Metrics: extproc.NewMetrics(reg),
-	})
+	s.admin, err = admin.New(admin.Options{Gatherer: reg, Ready: s.readiness.missing, Log: log.With("component", "admin")})
 	if err != nil {
 		return nil, err
 	}
-	s.admin, err = admin.New(admin.Options{Gatherer: reg, Ready: s.missing, Log: log.With("component", "admin")})
-	return s, err
+	s.reloads = &reloads{
+		path: path, capacity: capacity, service: s, log: log.With("component", "config"), metrics: config.NewMetrics(reg, time.Now()),
+		tokenizers: tokenizers, keys: keys, current: cfg,
+	}
+	return s, nil
 }
 
-func (s *service) registerProcess(reg *prometheus.Registry) error {
+func registerProcess(reg *prometheus.Registry) error {
 	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kvsteer_build_info", Help: "Constant 1, labelled with the version.", ConstLabels: prometheus.Labels{"version": version},
 	}, func() float64 { return 1 })
@@ -103,22 +121,58 @@ func (s *service) registerProcess(reg *prometheus.Registry) error {
 		reg.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})))
 }
 
-// slots is how many sources the index must tell apart: a reset takes a fresh slot before the old one is given back. A set of
-// holders takes a bit per slot, in words of 64.
-func slots(cfg *config.Config) int {
-	endpoints := 0
-	for _, p := range cfg.Pools {
-		endpoints += len(p.Endpoints)
+// spareEndpoints is how many endpoints there may be beside those of the start where the configuration does not say.
+const spareEndpoints = 64
+
+// capacity is how many endpoints the index is made for.
+func capacity(cfg *config.Config) int {
+	if cfg.Index.MaxEndpoints > 0 {
+		return cfg.Index.MaxEndpoints
 	}
-	return (2*endpoints + 63) / 64 * 64
+	return cfg.Endpoints() + spareEndpoints
 }
 
-// cacheBytes translates "0B switches the cache off" into the tokenizer's terms.
-func cacheBytes(cfg *config.Config) int64 {
-	if cfg.Tokenize.Cache == 0 {
-		return -1
+// slots is how many sources the index must tell apart: a reset takes a fresh slot before the old one is given back. A set of
+// holders takes a bit per slot, in words of 64. Matching does not get slower by the width of the sets, only by the slots that are asked for.
+func slots(endpoints int) int { return (2*endpoints + 63) / 64 * 64 }
+
+// settings are what the router takes of a configuration beside its pools.
+func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string) router.Settings {
+	return router.Settings{
+		Tokenizer: t, APIKeys: keys, Budget: cfg.Budget.Std(),
+		Limits: openai.Limits{Body: int(cfg.Limits.Body.Bytes()), PromptTokens: cfg.Limits.PromptTokens},
 	}
-	return cfg.Tokenize.Cache.Bytes()
+}
+
+// limits are what the ext_proc server takes of a configuration.
+func limits(cfg *config.Config) extproc.Options {
+	return extproc.Options{
+		MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(), Notice: cfg.Notice.Std(), Drain: cfg.Drain.Std(),
+	}
+}
+
+// tokenizers make the tokenizer of a configuration. The one before goes on with the calls that are under way.
+type tokenizers struct {
+	metrics *tokenize.Metrics
+	dialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	http2   bool
+	current *tokenize.Tokenizer
+}
+
+func (t *tokenizers) replace(cfg *config.Config) error {
+	cache := cfg.Tokenize.Cache.Bytes()
+	if cache == 0 {
+		cache = -1 // off
+	}
+	next, err := tokenize.New(tokenize.Options{
+		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cache, Concurrency: cfg.Tokenize.Concurrency,
+		MaxTokens: cfg.Limits.PromptTokens, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
+	})
+	if err != nil {
+		return err
+	}
+	t.current = next
+	return nil
 }
 
 // apiKeys reads the pools' keys. What they are never shows in an error.
@@ -154,64 +208,30 @@ func poolConfigs(cfg *config.Config) []pool.Config {
 	for i, p := range cfg.Pools {
 		pools[i] = pool.Config{
 			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen, PrefillRate: float64(p.PrefillRate),
+			Mode: p.Mode, Unsteered: 100 - p.Percent, CacheTokens: p.Approximate.CacheTokens, CacheLifetime: p.Approximate.Lifetime.Std(),
 			Match: pool.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		for _, e := range p.Endpoints {
 			pools[i].Endpoints = append(pools[i].Endpoints, e.Address)
+			if e.Drain {
+				pools[i].Draining = append(pools[i].Draining, e.Address)
+			}
 		}
 	}
 	return pools
 }
 
-// subscribe makes a subscriber for each endpoint with an event source.
-func (s *service) subscribe(route *router.Router, metrics *subscriber.Metrics) error {
-	for i, p := range s.cfg.Pools {
-		for j, e := range p.Endpoints {
-			if e.Events.None() {
-				continue
-			}
-			source, err := route.Source(p.Name, e.Address)
-			if err != nil {
-				return err
-			}
-			sub, err := subscriber.New(subscriber.Options{
-				Pool: p.Name, Endpoint: e.Address, Listen: e.Events.Listen, Dial: e.Events.Dial, Topic: e.Events.Topic,
-				Sink: source, Log: s.log.With("component", "subscriber"), Metrics: metrics,
-			})
-			if err != nil {
-				return fmt.Errorf("pools[%d].endpoints[%d].events: %w", i, j, err)
-			}
-			s.sources = append(s.sources, source)
-			s.subscribers = append(s.subscribers, sub)
-		}
-	}
-	return nil
-}
-
-// missing is what keeps the router from being ready: a pool without an endpoint that is up.
-func (s *service) missing() []string {
-	var missing []string
-	for _, p := range s.pools.Pools() {
-		up := 0
-		for _, e := range p.Endpoints() {
-			if e.Healthy() {
-				up++
-			}
-		}
-		if up == 0 {
-			missing = append(missing, fmt.Sprintf("pool %s: no endpoint is up", p.Name()))
-		}
-	}
-	return missing
-}
-
 // run serves until ctx ends or a part fails.
 func (s *service) run(ctx context.Context) error {
-	adminListener, err := net.Listen("tcp", s.cfg.Admin.Listen)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	cfg := s.reloads.config()
+	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
-	listener, err := listen(s.cfg.Listen)
+	listener, err := listen(cfg.Listen)
 	if err != nil {
 		adminListener.Close()
 		return fmt.Errorf("listen: %w", err)
@@ -233,13 +253,10 @@ func (s *service) run(ctx context.Context) error {
 	}
 	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
 	part("pools", s.pools.Run)
-	for i, sub := range s.subscribers {
-		part("subscriber", func(ctx context.Context) error {
-			defer s.sources[i].Close()
-			return sub.Run(ctx)
-		})
-	}
-	s.log.Info("serving", "version", version, "listen", s.cfg.Listen, "admin", s.cfg.Admin.Listen, "pools", len(s.cfg.Pools), "sources", len(s.subscribers))
+	part("subscriber", s.followers.run)
+	part("readiness", s.readiness.run)
+	part("config", func(ctx context.Context) error { return s.reloads.run(ctx, hangups) })
+	s.log.Info("serving", "version", version, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "sources", len(followedBy(cfg)))
 	g.Go(func() error {
 		defer stopParts()
 		if err := s.extproc.Run(serving, listener); err != nil {
@@ -248,7 +265,7 @@ func (s *service) run(ctx context.Context) error {
 		return nil
 	})
 	err = g.Wait()
-	s.tokenizer.Close()
+	s.reloads.tokenizers.current.Close()
 	if err == nil {
 		s.log.Info("stopped")
 	}

@@ -23,15 +23,16 @@ func TestEachSourceHasASlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	s, err := newService(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	s, err := newService("k.yaml", cfg, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.sources) != endpoints {
-		t.Fatalf("%d sources", len(s.sources))
+	if len(s.followers.first) != endpoints {
+		t.Fatalf("%d sources", len(s.followers.first))
 	}
 	for round := range 2 {
-		for i, source := range s.sources {
+		for i, f := range s.followers.first {
+			source := f.source
 			source.Reset(subscriber.CauseGap)
 			source.Store(subscriber.Any, []uint64{uint64(round*endpoints + i)})
 		}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ type Config struct {
 	Insecure bool      `yaml:"insecure" default:"false" doc:"Allows listen and admin.listen off loopback in clear text."`
 	Admin    Admin     `yaml:"admin" doc:"The admin listener; admin: ip:port is short for admin.listen."`
 	Budget   Duration  `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
-	Warmup   Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health waits for event sources: it is SERVING when 90 % of them are connected or known to be down. Range: 0s to 10m."`
+	Warmup   Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
 	Notice   Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
 	Drain    Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
 	Limits   Limits    `yaml:"limits"`
@@ -25,6 +26,15 @@ type Config struct {
 	Engines  Engines   `yaml:"engines"`
 	Pools    []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
 	Envoy    Envoy     `yaml:"envoy"`
+}
+
+// Endpoints is the number of endpoints of all pools.
+func (c *Config) Endpoints() int {
+	n := 0
+	for _, p := range c.Pools {
+		n += len(p.Endpoints)
+	}
+	return n
 }
 
 // ServerTLS is the TLS side of a listener. All files are read again when they change.
@@ -57,6 +67,9 @@ type Admin struct {
 }
 
 func (a *Admin) parse(text string) error {
+	if _, err := netip.ParseAddrPort(text); err != nil {
+		return fmt.Errorf("%q is not ip:port", text)
+	}
 	a.Listen = text
 	return nil
 }
@@ -84,7 +97,7 @@ type Tokenize struct {
 // Index bounds the block index.
 type Index struct {
 	MaxBlocks    int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched. Range: 1000 to 1000000000."`
-	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, also after a reload; 0 = as many as at the start, and 64 more. Range: 0 to 10000."`
+	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, also after the configuration has changed under a running router; 0 = 64 more than at the start. Range: 0 to 10000."`
 }
 
 // Probe is the health check of endpoints.
@@ -121,6 +134,9 @@ type Fallback struct {
 }
 
 func (f *Fallback) parse(text string) error {
+	if text != "endpoints" && text != "none" {
+		return fmt.Errorf("%q is neither endpoints nor none (another cluster: {cluster: NAME})", text)
+	}
 	f.To = text
 	return nil
 }

@@ -50,6 +50,35 @@ func TestParseFillsDefaults(t *testing.T) {
 	}
 }
 
+// Mappings whose first key says most have a short form.
+func TestShortForms(t *testing.T) {
+	long, err := Parse("k.yaml", []byte("admin: {listen: \"127.0.0.1:1\"}\n"+good+"  fallback: {to: none}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, err := Parse("k.yaml", []byte("admin: 127.0.0.1:1\n"+good+"  fallback: none\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(long, short); diff != "" {
+		t.Errorf("short forms differ (-long +short):\n%s", diff)
+	}
+}
+
+// Off loopback, each listener has a way to be safe.
+func TestOffLoopback(t *testing.T) {
+	for _, head := range []string{
+		"listen: 10.0.0.1:9002\ninsecure: true\n",
+		"listen: 10.0.0.1:9002\ntls: {cert_file: c, key_file: k}\n",
+		"admin: {listen: \"10.0.0.1:9003\", token_file: t, tls: {cert_file: c, key_file: k}}\n",
+		"admin: {listen: \"10.0.0.1:9003\", token_file: t}\ninsecure: true\n",
+	} {
+		if _, err := Parse("k.yaml", []byte(head+strings.Replace(good, "listen: unix:/run/kvsteer/extproc.sock\n", "", 1))); err != nil {
+			t.Errorf("%s%v", head, err)
+		}
+	}
+}
+
 // Endpoints are named by one spelling of their address wherever they are compared.
 func TestAddressesAreCanonical(t *testing.T) {
 	cfg, err := Parse("k.yaml", []byte(strings.Replace(good, "[fd00::1]:8000", "[FD00:0:0::01]:8000", 1)))
@@ -132,6 +161,29 @@ func TestParseReportsEveryProblem(t *testing.T) {
 		{"match", pool + "  match: {path_prefix: chat, header: {name: x-pool}}\n", []string{
 			`k.yaml:5: pools[0].match.path_prefix: "chat" is not a path such as /chat`,
 			"k.yaml:5: pools[0].match.header: name and value are both needed",
+		}},
+		{"half a TLS listener", "listen: 10.0.0.1:9002\ntls: {client_ca_file: ca.pem}\nadmin: {listen: \"10.0.0.1:9003\", token_file: t, tls: {cert_file: c}}\n" + pool, []string{
+			"k.yaml:2: tls: cert_file and key_file are both needed",
+			"k.yaml:3: admin.tls: cert_file and key_file are both needed",
+		}},
+		{"a token in clear text", "admin: {listen: \"10.0.0.1:9003\", token_file: t}\n" + pool, []string{
+			`k.yaml:1: admin.listen: "10.0.0.1:9003" is not on loopback: the token would travel in clear text; use admin.tls, or write insecure: true`,
+		}},
+		{"TLS to engines without a name", "engines: {tls: {ca_file: ca.pem, cert_file: c}}\nenvoy: {router_tls: {ca_file: ca.pem, server_name: r, key_file: k}}\n" + pool, []string{
+			"k.yaml:1: engines.tls: ca_file and server_name are both needed",
+			"k.yaml:2: envoy.router_tls: cert_file and key_file are both needed for a client certificate",
+		}},
+		{"mode", pool + "  mode: maybe\n  percent: 101\n  approximate: {cache_tokens: -1, lifetime: 1ms}\n", []string{
+			`k.yaml:5: pools[0].mode: "maybe" is none of on, observe and off`,
+			"k.yaml:6: pools[0].percent: 101 is not in the range 0 to 100",
+			"k.yaml:7: pools[0].approximate.cache_tokens: -1 is not in the range 0 to 100000000",
+			"k.yaml:7: pools[0].approximate.lifetime: 1ms is not in the range 1s to 24h0m0s",
+		}},
+		{"routers", "envoy: {routers: [\"kvsteer:9002\", kvsteer, \":9002\"]}\nwarmup: 1h\nnotice: 1h\n" + pool, []string{
+			`k.yaml:1: envoy.routers[1]: "kvsteer" is neither ip:port nor name:port`,
+			`k.yaml:1: envoy.routers[2]: ":9002" is neither ip:port nor name:port`,
+			"k.yaml:2: warmup: 1h0m0s is not in the range 0s to 10m0s",
+			"k.yaml:3: notice: 1h0m0s is not in the range 0s to 10m0s",
 		}},
 		{"second document", pool + "---\npools: []\n", []string{"a second YAML document"}},
 		{"anchor", "budget: &b 1ms\n" + pool, []string{"k.yaml:1: budget: anchors, aliases and tags are not supported here"}},

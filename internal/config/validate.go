@@ -40,6 +40,9 @@ func (d *decoder) validate(c *Config) {
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
+	if n := c.Endpoints(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
+		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools", c.Index.MaxEndpoints, n)
+	}
 	d.ports(c)
 }
 

@@ -131,7 +131,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 			return nil, err
 		}
 	}
-	config := fmt.Sprintf("admin: %s\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
+	config := fmt.Sprintf("admin: {listen: %q, write: true}\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
 		routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, o.EnvoyConfig, pools.String())
 	if err := os.WriteFile(s.Config, fmt.Appendf(nil, "listen: %s\n%s", s.RouterAddr, config), 0o644); err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)

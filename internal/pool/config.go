@@ -16,11 +16,14 @@ type Config struct {
 	Adapters    []string // served names of adapters on these weights
 	MaxModelLen int      // prompt and answer in tokens that the engines accept; 0 means not known
 	PrefillRate float64  // estimated prefill speed of one endpoint in tokens per second; 0 means not known
+	Mode        string   // what becomes of decisions: "on" (also ""), "observe" or "off"
+	Unsteered   int      // in mode on, the percentage of requests that is left to Envoy: 0 to 100
 	Match       Match    // what Envoy knows about a request of this pool without its body
 	Endpoints   []string // ip:port, unique among all pools
 
 	CacheTokens   int           // an endpoint's KV cache in tokens, for matching by text; 0 switches that off
 	CacheLifetime time.Duration // how long a prompt plausibly stays in it unused
+	Draining      []string      // those of Endpoints that get no more requests
 }
 
 // Match selects requests by what Envoy's route table can see. All fields that are set must agree; the zero Match sets none.
@@ -98,6 +101,14 @@ func validate(pools []Config) error {
 		if c.CacheTokens < 0 || c.CacheLifetime < 0 {
 			bad("%s.approximate: %d tokens for %s, want 0 or more", key, c.CacheTokens, c.CacheLifetime)
 		}
+		switch c.Mode {
+		case "", "on", "observe", "off":
+		default:
+			bad("%s.mode: %q is none of on, observe and off", key, c.Mode)
+		}
+		if c.Unsteered < 0 || c.Unsteered > 100 {
+			bad("%s.percent: %d percent left to Envoy, want 0 to 100", key, c.Unsteered)
+		}
 		if c.Match.HeaderName == "" && c.Match.HeaderValue != "" {
 			bad("%s.match.header: value %q without a name", key, c.Match.HeaderValue)
 		}
@@ -118,6 +129,11 @@ func validate(pools []Config) error {
 				bad("%s.endpoints: %q already stands in pool %q", key, text, other)
 			}
 			addresses[addr] = c.Name
+		}
+		for _, text := range c.Draining {
+			if addr, err := parseAddress(text); err != nil || addresses[addr] != c.Name {
+				bad("%s.endpoints: %q is to drain, and is no endpoint of the pool", key, text)
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -43,6 +43,10 @@ func TestNewValidates(t *testing.T) {
 		{"same endpoint in two spellings", second(func(c *Config) { c.Endpoints = []string{"[::ffff:10.0.0.1]:8000"} }), []string{`already stands in pool "chat"`}},
 		{"negative length", with(func(c *Config) { c.MaxModelLen = -1 }), []string{"max_model_len: -1"}},
 		{"header value without name", with(func(c *Config) { c.Match.HeaderValue = "x" }), []string{"without a name"}},
+		{"mode", with(func(c *Config) { c.Mode = "ON" }), []string{`mode: "ON" is none of`}},
+		{"share above all", with(func(c *Config) { c.Unsteered = 101 }), []string{"percent: 101"}},
+		{"draining endpoint of another pool", second(func(c *Config) { c.Draining = []string{"10.0.0.1:8000"} }), []string{"is no endpoint of the pool"}},
+		{"draining endpoint in another spelling", with(func(c *Config) { c.Draining = []string{"[::ffff:10.0.0.1]:8000"} }), nil},
 		{"everything at once", []Config{{MaxModelLen: -1}}, []string{"name: empty", "models: none", "endpoints: none", "max_model_len"}},
 	}
 	for _, tt := range tests {

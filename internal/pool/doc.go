@@ -22,9 +22,21 @@
 // makes the next probe happen at once. While checks fail, the time between probes doubles from a quarter of ProbeInterval up to
 // MaxBackoff, with jitter. One good probe brings the endpoint back, and nothing else does.
 //
+// A request that was sent to an endpoint and ran elsewhere makes it suspect: it is probed at once and then every second, until a probe is good.
+// An answer with a server error, or one that breaks off, has the endpoint probed at once. Five of them without a good answer in between make it
+// suspect for 5 s although its probes are good: a web server that lives before an engine that fails. After that one more is enough, until a
+// good answer ends the count. What one client's bad request does is not enough, and a suspect endpoint still serves where all are suspect.
+// A draining endpoint is probed as any other and is to get no more requests.
+//
+// # Another configuration
+//
+// [Set.Apply] replaces all pools while everything goes on. An endpoint whose address and pool's name stay is the same *Endpoint with its
+// health; the others end and begin. An endpoint drains as its configuration says until [Endpoint.Drain] says otherwise; what
+// was said there lasts until the configuration changes for this endpoint.
+//
 // # Concurrency
 //
 // All methods may be called from any goroutine. [Set.Run] probes, with one goroutine per endpoint, and returns when all of them have ended; it
-// may be called once. Everything else only reads snapshots and takes no lock that is held over I/O. The metric series of an endpoint
-// disappear when its probing ends.
+// may be called once. Lookups only read snapshots: who looked up a pool or an endpoint may go on using it after an Apply, which it does not
+// see. Nothing takes a lock that is held over I/O. The metric series of an endpoint disappear when its probing ends.
 package pool

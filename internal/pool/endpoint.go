@@ -3,18 +3,27 @@ package pool
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Endpoint is one engine's address and health.
 type Endpoint struct {
 	pool string
 	addr string
-	up   atomic.Bool   // what readers see of state
-	down atomic.Uint64 // how often state has become down
+
+	// What readers see.
+	up       atomic.Bool
+	downs    atomic.Uint64 // how often state has become down
+	suspect  atomic.Bool
+	draining atomic.Bool
+
 	wake chan struct{} // capacity 1: asks the prober to probe at once
+
+	configured bool // whether the configuration says that it drains; guarded by the Set's mu
 
 	mu    sync.Mutex
 	state health
+	m     *Metrics // nil while the endpoint is not probed: it has no series then
 }
 
 func newEndpoint(pool, addr string) *Endpoint {
@@ -30,12 +39,60 @@ func (e *Endpoint) Addr() string { return e.addr }
 func (e *Endpoint) Healthy() bool { return e.up.Load() }
 
 // Downs is how often the endpoint has gone down so far: an engine that was down may have been started anew, with an empty cache.
-func (e *Endpoint) Downs() uint64 { return e.down.Load() }
+func (e *Endpoint) Downs() uint64 { return e.downs.Load() }
 
-// ReportConnectError tells that a connection to the endpoint could not be made: the endpoint is suspected, and probed at once.
+// Suspect says that requests which were sent to the endpoint ran elsewhere or failed, and that nothing has shown it well since. Such an
+// endpoint is the first choice only where all are suspect.
+func (e *Endpoint) Suspect() bool { return e.suspect.Load() }
+
+// Draining says that the endpoint is to get no more requests.
+func (e *Endpoint) Draining() bool { return e.draining.Load() }
+
+// Drain lets the endpoint get no more requests, or lets it get them again.
+func (e *Endpoint) Drain(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.draining.Store(on)
+	e.publish()
+}
+
+// configure takes over what the configuration says. It changes something only when the configuration has changed, so that what was asked for
+// meanwhile stays. The caller holds the Set's mu, or is alone.
+func (e *Endpoint) configure(drain bool) {
+	if drain != e.configured {
+		e.configured = drain
+		e.Drain(drain)
+	}
+}
+
+// ReportConnectError tells that a connection to the endpoint could not be made: that counts as a failed check, and it is probed at once.
 func (e *Endpoint) ReportConnectError() {
-	e.change(health.suspected)
+	e.change(health.unconnected)
 	e.Recheck()
+}
+
+// ReportMissed tells that a request which was sent to the endpoint ran elsewhere: the endpoint is suspect, and probed at once.
+func (e *Endpoint) ReportMissed() {
+	e.change(health.missed)
+	e.Recheck()
+}
+
+// ReportServerError tells that the endpoint answered a request with a server error, or broke off: it is probed at once, and suspect after
+// several such answers without a good one between them.
+func (e *Endpoint) ReportServerError() {
+	now := time.Now()
+	e.change(func(h health) health { return h.erred(now) })
+	e.Recheck()
+}
+
+// ReportAnswer tells that the endpoint answered a request: its server errors before that do not count any more.
+func (e *Endpoint) ReportAnswer() {
+	e.mu.Lock()
+	clean := e.state.errors == 0
+	e.mu.Unlock()
+	if !clean {
+		e.change(health.answered)
+	}
 }
 
 // Recheck asks for a probe at once, without judging. It does nothing while Run is not running.
@@ -52,8 +109,28 @@ func (e *Endpoint) change(f func(health) health) (before, after health) {
 	before = e.state
 	e.state = f(before)
 	if e.state.down && !before.down {
-		e.down.Add(1)
+		e.downs.Add(1)
 	}
 	e.up.Store(!e.state.down)
+	e.suspect.Store(e.state.suspect())
+	e.publish()
 	return before, e.state
+}
+
+// show gives the endpoint its series; nil takes them away.
+func (e *Endpoint) show(m *Metrics) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if m == nil && e.m != nil {
+		e.m.remove(e)
+	}
+	e.m = m
+	e.publish()
+}
+
+// publish sets the series. The caller holds mu, so that no change brings them back once they are gone.
+func (e *Endpoint) publish() {
+	if e.m != nil {
+		e.m.set(e)
+	}
 }

@@ -5,14 +5,40 @@ import "time"
 // downAfter is the number of failed checks in a row that take an endpoint down.
 const downAfter = 2
 
+const (
+	// suspectErrors is the number of server errors in a row, of an endpoint whose probes are good, that make it suspect. A request that no
+	// engine can serve is tried again some two or three times by common clients; the answers to others stand between such bursts.
+	suspectErrors = 5
+
+	// suspectHold is how long server errors make suspect. Probes say nothing about them, so requests have to try again; an endpoint that
+	// goes on failing has one of them every suspectHold, beside those that find all others suspect.
+	suspectHold = 5 * time.Second
+
+	// suspectInterval is the longest time between two probes of a suspect endpoint.
+	suspectInterval = time.Second
+)
+
 // health is the state of one endpoint as checks leave it. The zero value is an endpoint that nothing is known about: healthy.
 type health struct {
 	down     bool
 	failures int // failed checks in a row; a connect error reported from outside counts as one
+
+	elsewhere bool      // a request that was sent there ran elsewhere, and no probe was good since
+	errors    int       // answers with a server error since the last good answer
+	until     time.Time // when those stop to make suspect, once they are suspectErrors
 }
 
-// ok is the state after a good probe.
-func (h health) ok() health { return health{} }
+// suspect says that the endpoint is not to be a first choice.
+func (h health) suspect() bool { return h.elsewhere || !h.until.IsZero() }
+
+// ok is the state after a good probe. It cannot clear an engine whose web server lives of failing requests: time does.
+func (h health) ok(now time.Time) health {
+	next := health{errors: h.errors, until: h.until}
+	if !now.Before(h.until) {
+		next.until = time.Time{}
+	}
+	return next
+}
 
 // failed is the state after a failed probe. A refused connection needs no second opinion.
 func (h health) failed(refused bool) health {
@@ -21,10 +47,30 @@ func (h health) failed(refused bool) health {
 	return h
 }
 
-// suspected is the state after a connect error seen outside of the probes. However many requests report one, it
+// unconnected is the state after a connect error seen outside of the probes. However many requests report one, it
 // counts once: they may all have met the same short outage.
-func (h health) suspected() health {
+func (h health) unconnected() health {
 	h.failures = max(h.failures, 1)
+	return h
+}
+
+// missed is the state after a request that did not run where it was sent.
+func (h health) missed() health {
+	h.elsewhere = true
+	return h
+}
+
+// erred is the state after an answer with a server error. Past the hold, one more makes suspect again.
+func (h health) erred(now time.Time) health {
+	if h.errors = min(h.errors+1, suspectErrors); h.errors == suspectErrors {
+		h.until = now.Add(suspectHold)
+	}
+	return h
+}
+
+// answered is the state after a good answer.
+func (h health) answered() health {
+	h.errors, h.until = 0, time.Time{}
 	return h
 }
 
@@ -45,6 +91,9 @@ func (s schedule) delay(h health, jitter float64) time.Duration {
 		for i := 1; i < h.failures && d < s.cap; i++ {
 			d = min(2*d, s.cap)
 		}
+	}
+	if h.suspect() {
+		d = min(d, suspectInterval)
 	}
 	return time.Duration(float64(d) * (1 + spread*(2*jitter-1)))
 }

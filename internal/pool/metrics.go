@@ -8,6 +8,8 @@ import (
 // Metrics of this package. Series of an endpoint are removed when its probing ends.
 type Metrics struct {
 	up       *prometheus.GaugeVec
+	suspect  *prometheus.GaugeVec
+	draining *prometheus.GaugeVec
 	failures *prometheus.CounterVec
 }
 
@@ -15,11 +17,13 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	labels := []string{"pool", "endpoint"}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return f.NewGaugeVec(prometheus.GaugeOpts{Name: "kvsteer_pool_endpoint_" + name, Help: help}, labels)
+	}
 	return &Metrics{
-		up: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kvsteer_pool_endpoint_up",
-			Help: "1 while requests may be routed to the endpoint, 0 while it is down.",
-		}, labels),
+		up:       gauge("up", "1 while requests may be routed to the endpoint, 0 while it is down."),
+		suspect:  gauge("suspect", "1 while the endpoint is no first choice: a request that was sent to it ran elsewhere, or its answers failed, and it has not been found well since."),
+		draining: gauge("draining", "1 while the endpoint is to get no more requests, else 0."),
 		failures: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_pool_probe_failures_total",
 			Help: "Failed health probes of the endpoint.",
@@ -27,16 +31,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-func (m *Metrics) set(e *Endpoint, up bool) {
-	v := 0.0
-	if up {
-		v = 1
+func (m *Metrics) set(e *Endpoint) {
+	for vec, on := range map[*prometheus.GaugeVec]bool{m.up: e.Healthy(), m.suspect: e.Suspect(), m.draining: e.Draining()} {
+		v := 0.0
+		if on {
+			v = 1
+		}
+		vec.WithLabelValues(e.pool, e.addr).Set(v)
 	}
-	m.up.WithLabelValues(e.pool, e.addr).Set(v)
 	m.failures.WithLabelValues(e.pool, e.addr)
 }
 
 func (m *Metrics) remove(e *Endpoint) {
-	m.up.DeleteLabelValues(e.pool, e.addr)
+	for _, vec := range []*prometheus.GaugeVec{m.up, m.suspect, m.draining} {
+		vec.DeleteLabelValues(e.pool, e.addr)
+	}
 	m.failures.DeleteLabelValues(e.pool, e.addr)
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -15,22 +14,84 @@ import (
 // probeGap is the shortest time between two probes of one endpoint, however many ask for one.
 const probeGap = 100 * time.Millisecond
 
-// Run probes all endpoints until ctx ends. It returns nil when every probe has ended.
+// probing is how endpoints are probed. It is never changed once stored.
+type probing struct {
+	schedule
+	timeout time.Duration
+}
+
+func newProbing(o Options, interval time.Duration) *probing {
+	p := &probing{schedule: schedule{interval: interval, first: interval / 4, cap: o.MaxBackoff}, timeout: o.ProbeTimeout}
+	if p.cap == 0 {
+		p.cap = 5 * interval
+	}
+	if p.timeout == 0 {
+		p.timeout = interval / 2
+	}
+	return p
+}
+
+// watched is an endpoint that is being probed.
+type watched struct {
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// Run probes all endpoints, those that Apply brings too, until ctx ends. It returns nil when every probe has ended.
 func (s *Set) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	for _, p := range s.Pools() {
-		for _, e := range p.endpoints {
-			wg.Go(func() { s.watch(ctx, e) })
+	probes := map[*Endpoint]watched{}
+	for {
+		s.follow(ctx, probes)
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+			for _, w := range probes {
+				w.stop()
+				<-w.ended
+			}
+			return nil
 		}
 	}
-	wg.Wait()
-	return nil
+}
+
+// follow ends the probes of endpoints that are gone, then starts those of endpoints that have come: an endpoint that is both has the series
+// of its successor.
+func (s *Set) follow(ctx context.Context, probes map[*Endpoint]watched) {
+	all := map[*Endpoint]bool{}
+	for _, p := range s.Pools() {
+		for _, e := range p.endpoints {
+			all[e] = true
+		}
+	}
+	var ending []watched
+	for e, w := range probes {
+		if !all[e] {
+			w.stop()
+			ending = append(ending, w)
+			delete(probes, e)
+		}
+	}
+	for _, w := range ending {
+		<-w.ended
+	}
+	for e := range all {
+		if _, ok := probes[e]; ok {
+			continue
+		}
+		ctx, stop := context.WithCancel(ctx)
+		w := watched{stop: stop, ended: make(chan struct{})}
+		probes[e] = w
+		go func() {
+			defer close(w.ended)
+			s.watch(ctx, e)
+		}()
+	}
 }
 
 // watch probes one endpoint until ctx ends, and removes its series then.
 func (s *Set) watch(ctx context.Context, e *Endpoint) {
-	s.m.set(e, e.Healthy())
-	defer s.m.remove(e)
+	e.show(s.m)
+	defer e.show(nil)
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -45,11 +106,12 @@ func (s *Set) watch(ctx context.Context, e *Endpoint) {
 		case <-timer.C:
 		}
 		last = time.Now()
-		err := s.probe.check(ctx, e.addr)
+		probing := s.probing.Load()
+		err := prober{client: s.client, timeout: probing.timeout, scheme: s.scheme()}.check(ctx, e.addr)
 		if ctx.Err() != nil {
 			return
 		}
-		timer.Reset(s.health.delay(s.settle(e, err), rand.Float64()))
+		timer.Reset(probing.delay(s.settle(e, err), rand.Float64()))
 	}
 }
 
@@ -57,7 +119,8 @@ func (s *Set) watch(ctx context.Context, e *Endpoint) {
 func (s *Set) settle(e *Endpoint, err error) health {
 	var before, after health
 	if err == nil {
-		before, after = e.change(health.ok)
+		now := time.Now()
+		before, after = e.change(func(h health) health { return h.ok(now) })
 	} else {
 		s.m.failures.WithLabelValues(e.pool, e.addr).Inc()
 		refused := errors.Is(err, syscall.ECONNREFUSED)
@@ -69,19 +132,32 @@ func (s *Set) settle(e *Endpoint, err error) health {
 	case !before.down && after.down:
 		s.log.Warn("endpoint is down", "pool", e.pool, "endpoint", e.addr, "error", err)
 	}
-	s.m.set(e, !after.down)
 	return after
+}
+
+func (s *Set) scheme() string {
+	if s.given.DialTLS != nil {
+		return "https"
+	}
+	return "http"
 }
 
 // prober sends one probe.
 type prober struct {
 	client  *http.Client
 	timeout time.Duration
+	scheme  string
 }
 
-func probeClient() *http.Client {
+func probeClient(o Options) *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!o.HTTP2)
+	protocols.SetHTTP2(o.HTTP2)
+	protocols.SetUnencryptedHTTP2(o.HTTP2)
 	return &http.Client{
 		Transport: &http.Transport{
+			DialTLSContext:         o.DialTLS,
+			Protocols:              protocols,
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: 64 << 10,
 		},
@@ -92,7 +168,7 @@ func probeClient() *http.Client {
 func (p prober) check(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.scheme+"://"+addr+"/health", nil)
 	if err != nil {
 		return err
 	}

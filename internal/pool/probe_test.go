@@ -146,6 +146,48 @@ func TestReportedErrorProbesAtOnce(t *testing.T) {
 	})
 }
 
+// An engine whose web server lives and whose answers fail is suspect for the hold, and again with the next failure after it.
+func TestServerErrorsMakeSuspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e engine
+		e.set(alive)
+		_, ep, stop := run(t, &e)
+		defer stop()
+		<-time.After(time.Second)
+		before := e.probes.Load()
+		ep.ReportServerError()
+		synctest.Wait()
+		if n := e.probes.Load() - before; n != 1 || ep.Suspect() || !ep.Healthy() {
+			t.Fatalf("%d probes, suspect %v, healthy %v after one server error", n, ep.Suspect(), ep.Healthy())
+		}
+		for range suspectErrors - 1 {
+			ep.ReportServerError()
+		}
+		<-time.After(suspectHold - time.Millisecond)
+		synctest.Wait()
+		if !ep.Suspect() || !ep.Healthy() {
+			t.Errorf("suspect %v, healthy %v before the hold is over", ep.Suspect(), ep.Healthy())
+		}
+		<-time.After(suspectInterval + suspectInterval/5)
+		synctest.Wait()
+		if ep.Suspect() {
+			t.Error("suspect after the hold")
+		}
+		ep.ReportServerError()
+		if !ep.Suspect() {
+			t.Error("not suspect after one more server error")
+		}
+		ep.ReportAnswer()
+		if ep.Suspect() {
+			t.Error("suspect after a good answer")
+		}
+		ep.ReportServerError()
+		if ep.Suspect() {
+			t.Error("suspect after one server error")
+		}
+	})
+}
+
 func TestRecheckWhileDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e engine
@@ -215,7 +257,7 @@ func TestProbeOverTCP(t *testing.T) {
 		}
 	}))
 	addr := srv.Listener.Addr().String()
-	p := prober{client: probeClient(), timeout: 5 * time.Second}
+	p := prober{scheme: "http", client: probeClient(Options{}), timeout: 5 * time.Second}
 	if err := p.check(t.Context(), addr); err != nil {
 		t.Errorf("check of a live server: %v", err)
 	}

@@ -1,12 +1,15 @@
 package pool
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -24,18 +27,26 @@ type Options struct {
 	// HTTP sends the probes. The default opens one connection per probe, so that a probe also shows that connections are accepted,
 	// follows no redirects and uses no proxy.
 	HTTP *http.Client
+	// DialTLS connects to endpoints that speak TLS; nil stands for clear text. The default HTTP uses it, and probes say https with it.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	// HTTP2 has the default HTTP speak HTTP/2, without DialTLS by prior knowledge.
+	HTTP2 bool
 
 	Log     *slog.Logger // default: none
 	Metrics *Metrics     // default: not exported
 }
 
-// Set is all pools of one router. Its pools and endpoints are fixed.
+// Set is all pools of one router.
 type Set struct {
-	view   atomic.Pointer[view]
-	health schedule
-	probe  prober
-	log    *slog.Logger
-	m      *Metrics
+	client  *http.Client
+	given   Options // its zero times follow the interval
+	probing atomic.Pointer[probing]
+	view    atomic.Pointer[view]
+	changed chan struct{} // capacity 1: tells Run that there is another view
+	log     *slog.Logger
+	m       *Metrics
+
+	mu sync.Mutex // held by Apply
 }
 
 // view is what lookups read; it is never changed once stored.
@@ -62,14 +73,8 @@ func New(o Options) (*Set, error) {
 	if o.ProbeInterval == 0 {
 		o.ProbeInterval = 2 * time.Second
 	}
-	if o.ProbeTimeout == 0 {
-		o.ProbeTimeout = o.ProbeInterval / 2
-	}
-	if o.MaxBackoff == 0 {
-		o.MaxBackoff = 5 * o.ProbeInterval
-	}
 	if o.HTTP == nil {
-		o.HTTP = probeClient()
+		o.HTTP = probeClient(o)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -84,25 +89,52 @@ func New(o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-
-	s := &Set{
-		health: schedule{interval: o.ProbeInterval, first: o.ProbeInterval / 4, cap: o.MaxBackoff},
-		probe:  prober{client: o.HTTP, timeout: o.ProbeTimeout},
-		log:    o.Log,
-		m:      o.Metrics,
-	}
-	s.view.Store(newView(o.Pools))
+	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), log: o.Log, m: o.Metrics}
+	s.probing.Store(newProbing(o, o.ProbeInterval))
+	s.view.Store(newView(o.Pools, nil))
 	return s, nil
 }
 
-func newView(configs []Config) *view {
+// Apply replaces all pools. An endpoint that stays, with its address and the name of its pool, keeps its health, and whether it drains unless
+// the configuration says otherwise than before. An error reports every problem, and changes nothing.
+func (s *Set) Apply(pools []Config) error {
+	if err := validate(pools); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.view.Store(newView(pools, s.view.Load()))
+	select {
+	case s.changed <- struct{}{}:
+	default: // Run has not seen the one before and will see this one
+	}
+	return nil
+}
+
+// SetProbeInterval changes Options.ProbeInterval, which must be above zero. Endpoints are probed at once.
+func (s *Set) SetProbeInterval(d time.Duration) {
+	s.probing.Store(newProbing(s.given, d))
+	for _, p := range s.Pools() {
+		for _, e := range p.endpoints {
+			e.Recheck()
+		}
+	}
+}
+
+// newView makes the view of a configuration, with the endpoints of the one before that stay.
+func newView(configs []Config, before *view) *view {
 	v := &view{byModel: map[string]served{}}
 	open := 0
 	for _, c := range configs {
 		p := &Pool{config: c}
 		for _, text := range c.Endpoints {
 			addr, _ := parseAddress(text) // checked by validate
-			p.endpoints = append(p.endpoints, newEndpoint(c.Name, addr))
+			e := before.endpoint(c.Name, addr)
+			if e == nil {
+				e = newEndpoint(c.Name, addr)
+			}
+			e.configure(slices.ContainsFunc(c.Draining, func(text string) bool { a, _ := parseAddress(text); return a == addr }))
+			p.endpoints = append(p.endpoints, e)
 		}
 		for _, m := range c.Models {
 			v.byModel[m] = served{pool: p}
@@ -123,6 +155,24 @@ func newView(configs []Config) *view {
 		v.only = nil
 	}
 	return v
+}
+
+// endpoint finds an endpoint by its pool and address; nil when there is none.
+func (v *view) endpoint(pool, addr string) *Endpoint {
+	if v == nil {
+		return nil
+	}
+	for _, p := range v.pools {
+		if p.config.Name != pool {
+			continue
+		}
+		for _, e := range p.endpoints {
+			if e.addr == addr {
+				return e
+			}
+		}
+	}
+	return nil
 }
 
 // Pools returns all pools in the order of the configuration. The slice must not be changed.
@@ -150,6 +200,9 @@ func (s *Set) ByRequest(host, path string, header func(name string) string) (*Po
 
 // withoutPort takes the port from a host, as Envoy does; an IPv6 address keeps its brackets.
 func withoutPort(host string) string {
+	if strings.IndexByte(host, ':') < 0 {
+		return host // what SplitHostPort would make an error of
+	}
 	h, _, err := net.SplitHostPort(host)
 	switch {
 	case err != nil:
@@ -163,6 +216,12 @@ func withoutPort(host string) string {
 // Name is the pool's name.
 func (p *Pool) Name() string { return p.config.Name }
 
+// Models are the served names of the base weights. The slice must not be changed.
+func (p *Pool) Models() []string { return p.config.Models }
+
+// Adapters are the served names of adapters. The slice must not be changed.
+func (p *Pool) Adapters() []string { return p.config.Adapters }
+
 // MaxModelLen is the configured length of prompt and answer in tokens, 0 when not known.
 func (p *Pool) MaxModelLen() int { return p.config.MaxModelLen }
 
@@ -174,6 +233,12 @@ func (p *Pool) PrefillRate() float64 { return p.config.PrefillRate }
 func (p *Pool) Cache() (tokens int, lifetime time.Duration) {
 	return p.config.CacheTokens, p.config.CacheLifetime
 }
+
+// Mode is what becomes of the pool's decisions as the configuration says: "on", "observe" or "off".
+func (p *Pool) Mode() string { return cmp.Or(p.config.Mode, "on") }
+
+// Unsteered is the percentage of requests that mode on leaves to Envoy.
+func (p *Pool) Unsteered() int { return p.config.Unsteered }
 
 // Endpoints returns the pool's endpoints, healthy or not, in the order of the configuration. The slice must not be changed.
 func (p *Pool) Endpoints() []*Endpoint { return p.endpoints }

@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -92,6 +93,7 @@ func metricsTable(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var r recorder
+	config.NewMetrics(&r, time.Now())
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	pool.NewMetrics(&r)
@@ -122,6 +124,8 @@ func kind(name string) string {
 	switch {
 	case strings.HasSuffix(name, "_total"):
 		return "counter"
+	case strings.HasSuffix(name, "_timestamp_seconds"):
+		return "gauge"
 	case strings.HasSuffix(name, "_seconds"):
 		return "histogram"
 	}

@@ -20,6 +20,7 @@ var layers = map[string]int{
 	"internal/admin":     0,
 	"internal/config":    0,
 	"internal/lab":       0,
+	"internal/watch":     0,
 	"internal/repocheck": 9,
 
 	"kvindex":            1,
@@ -29,6 +30,7 @@ var layers = map[string]int{
 	"internal/enginesim": 1,
 	"internal/demo":      1,
 
+	"internal/approx":   2,
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,
@@ -49,8 +51,9 @@ var owners = []struct {
 	{"github.com/fxamacker/cbor", []string{"internal/blockhash"}},
 	{"github.com/zeebo/xxh3", []string{"internal/blockhash"}},
 	{"github.com/maypok86/otter", []string{"internal/tokenize"}},
-	{"github.com/goccy/go-yaml", []string{"internal/config", "envoy"}},
+	{"github.com/goccy/go-yaml", []string{"internal/config", "envoy", "internal/lab"}},
 	{"github.com/alecthomas/kong", []string{"cmd/kvsteer"}},
+	{"github.com/fsnotify/fsnotify", []string{"internal/watch"}},
 }
 
 type goPackage struct {

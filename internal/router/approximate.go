@@ -68,10 +68,13 @@ func (r *Router) recall(sc *scratch, f *fleet, req *openai.Request, watch *stopw
 }
 
 // learn notes the prompt for the candidate that gets it. A prompt that was matched exactly is noted too, since the tokenizer may fail at its next
-// turn; only where the request brings its token ids and every candidate is indexed nothing is left to fail. keyed says that sc.text has the prompt.
-func (r *Router) learn(sc *scratch, f *fleet, adapter string, req *openai.Request, d *Decision, first int, keyed bool, watch *stopwatch) {
-	if !keyed {
-		if r.texts == nil || !remembered(d.Reason) || d.Rung == RungExact && req.Form == openai.Tokens && sc.allIndexed() {
+// turn; only where the request brings its token ids and every candidate is indexed nothing is left to fail. texted says that sc.text has the prompt.
+func (r *Router) learn(sc *scratch, f *fleet, adapter string, req *openai.Request, d *Decision, first int, texted bool, watch *stopwatch) {
+	if r.texts == nil || !remembered(d.Reason) {
+		return
+	}
+	if !texted {
+		if d.Rung == RungExact && req.Form == openai.Tokens && sc.allIndexed() {
 			return
 		}
 		if !r.keyText(sc, f, adapter, req, watch) {

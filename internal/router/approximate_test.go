@@ -3,12 +3,14 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/openai"
+	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 )
 
@@ -19,9 +21,14 @@ func textual(t testing.TB, o Options, endpoints int) *world {
 	if o.Texts, err = approx.New(approx.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c := chat(endpoints)
+	return newWorld(t, o, texted(endpoints))
+}
+
+// texted is a pool of n endpoints that matches by text.
+func texted(n int) pool.Config {
+	c := chat(n)
 	c.CacheTokens, c.CacheLifetime = 400_000, time.Hour
-	return newWorld(t, o, c)
+	return c
 }
 
 // chats is a request for /v1/chat/completions with these messages and further fields.
@@ -36,8 +43,8 @@ func message(role, text string, n int) string {
 	return `{"role":"` + role + `","content":"` + strings.Repeat(text, n) + `"}`
 }
 
-// decide decides and lets the charge of the decision pass, so that only what was sent where matters.
-func (w *world) decide(req Request) Decision {
+// sendAlone decides and lets the charge of the decision pass, so that only what was sent where matters.
+func (w *world) sendAlone(req Request) Decision {
 	w.t.Helper()
 	d := w.r.Decide(w.t.Context(), req)
 	w.pass(10 * time.Minute)
@@ -81,7 +88,7 @@ func TestApproximate(t *testing.T) {
 		}, req: chats("", first...), and: chats("", more...), reason: ReasonTokenizeTimeout, matched: bytes/4 - 64},
 		{name: "no tokenizer", prepare: func(w *world) {
 			w.hold(address(0), block, plain, run(1, 4*block))
-			w.r.tokenizer = nil
+			w.r.settings.Load().Tokenizer = nil
 		}, req: chats("", first...), and: chats("", more...), reason: ReasonNoTokenizer, matched: bytes/4 - 64},
 	}
 	for _, tt := range tests {
@@ -90,11 +97,11 @@ func TestApproximate(t *testing.T) {
 			if tt.prepare != nil {
 				tt.prepare(w)
 			}
-			one := w.decide(tt.req)
+			one := w.sendAlone(tt.req)
 			if one.Rung != RungLoad || one.Matched != 0 {
 				t.Errorf("the first decision: %+v", one)
 			}
-			two := w.decide(tt.and)
+			two := w.sendAlone(tt.and)
 			if two.Reason != tt.reason {
 				t.Errorf("reason %q, want %q", two.Reason, tt.reason)
 			}
@@ -118,12 +125,12 @@ func TestApproximateAfterExact(t *testing.T) {
 		w.hold(address(i), block, plain, run(1, 4*block))
 	}
 	text := message("user", "Hello there. ", 100)
-	one := w.decide(chats("", text))
+	one := w.sendAlone(chats("", text))
 	if one.Rung != RungExact {
 		t.Fatalf("decision %+v", one)
 	}
 	w.words.errs = map[string]error{"": &tokenize.Error{Outcome: tokenize.Failed}}
-	two := w.decide(chats("", text, message("user", "More. ", 50)))
+	two := w.sendAlone(chats("", text, message("user", "More. ", 50)))
 	if two.Rung != RungApproximate || two.Endpoint != one.Endpoint || two.Matched == 0 || two.Reason != ReasonTokenizeError {
 		t.Errorf("decision %+v after %+v", two, one)
 	}
@@ -134,13 +141,13 @@ func TestTokenIDsAreNotNoted(t *testing.T) {
 	w := textual(t, Options{}, 2)
 	w.hold(address(0), block, plain, run(1, 4*block))
 	noted := func() int { return w.r.all()[0].all()[0].sent.Blocks() + w.r.all()[0].all()[1].sent.Blocks() }
-	w.decide(given("llama", run(1, 1000)))
+	w.sendAlone(given("llama", run(1, 1000)))
 	if noted() == 0 {
 		t.Error("while an endpoint is not indexed, nothing was noted")
 	}
 	w.hold(address(1), block, plain, run(1, 4*block))
 	before := noted()
-	w.decide(given("llama", run(5000, 1000)))
+	w.sendAlone(given("llama", run(5000, 1000)))
 	if got := noted(); got != before {
 		t.Errorf("%d blocks were noted", got-before)
 	}
@@ -183,19 +190,72 @@ func TestApproximateForgets(t *testing.T) {
 			w.net.accept()
 			w.recover(endpoint)
 		}, RungLoad},
+		{"the endpoint drains", func(w *world, endpoint string) { w.drain(endpoint) }, RungLoad},
+		{"the endpoint drained once", func(w *world, endpoint string) {
+			w.drain(endpoint)
+			w.sendAlone(Request{Unread: true})
+			w.undrain(endpoint)
+		}, RungLoad},
+		{"reset", func(w *world, endpoint string) {
+			if err := w.r.Reset(endpoint); err != nil {
+				w.t.Error(err)
+			}
+		}, RungLoad},
+		{"another endpoint is reset", func(w *world, endpoint string) {
+			for i := range 3 {
+				if address(i) != endpoint {
+					if err := w.r.Reset(address(i)); err != nil {
+						w.t.Error(err)
+					}
+				}
+			}
+		}, RungApproximate},
+		{"a configuration with one endpoint more", func(w *world, _ string) { w.apply(texted(4)) }, RungApproximate},
+		{"a configuration without the endpoint, and then with it", func(w *world, endpoint string) {
+			c := texted(3)
+			c.Endpoints = slices.DeleteFunc(c.Endpoints, func(e string) bool { return e == endpoint })
+			w.apply(c)
+			w.apply(texted(3))
+		}, RungLoad},
+		{"a configuration that switches it off", func(w *world, _ string) { w.apply(chat(3)) }, RungLoad},
 		{"time", func(w *world, _ string) { w.pass(2 * time.Hour) }, RungLoad},
 		{"the cache is full of others", func(w *world, endpoint string) {
 			for i := range 400 {
-				w.decide(chats("", message("user", fmt.Sprintf("Story %d. ", i), 2000)))
+				w.sendAlone(chats("", message("user", fmt.Sprintf("Story %d. ", i), 2000)))
 			}
 		}, RungLoad},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := textual(t, Options{}, 3)
-			one := w.decide(chats("", text))
+			one := w.sendAlone(chats("", text))
 			tt.do(w, one.Endpoint)
-			if two := w.decide(chats("", text)); two.Rung != tt.want {
+			if two := w.sendAlone(chats("", text)); two.Rung != tt.want {
 				t.Errorf("decision %+v, want rung %s", two, tt.want)
+			}
+		})
+	}
+}
+
+// Observed decisions teach as obeyed ones do; those about requests that are left to Envoy for comparison teach nothing.
+func TestApproximateModes(t *testing.T) {
+	text := message("user", "Hello there. ", 100)
+	for _, tt := range []struct {
+		name    string
+		mode    Mode
+		percent int
+		want    Rung
+	}{
+		{"on", ModeOn, 100, RungApproximate},
+		{"observe", ModeObserve, 100, RungApproximate},
+		{"on for none", ModeOn, 0, RungLoad},
+		{"off", ModeOff, 100, RungNone},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := textual(t, Options{}, 3)
+			w.mode("chat", tt.mode, tt.percent)
+			w.sendAlone(chats("", text))
+			if d := w.sendAlone(chats("", text)); d.Rung != tt.want {
+				t.Errorf("decision %+v, want rung %s", d, tt.want)
 			}
 		})
 	}
@@ -207,13 +267,13 @@ func TestApproximateSingle(t *testing.T) {
 	w.fail(address(1))
 	text := message("user", "Hello there. ", 100)
 	for range 2 {
-		if d := w.decide(chats("", text)); d.Rung != RungLoad || d.Reason != ReasonSingle {
+		if d := w.sendAlone(chats("", text)); d.Rung != RungLoad || d.Reason != ReasonSingle {
 			t.Errorf("decision %+v", d)
 		}
 	}
 	w.net.accept()
 	w.recover(address(1))
-	if d := w.decide(chats("", text)); d.Rung != RungApproximate || d.Endpoint != address(0) {
+	if d := w.sendAlone(chats("", text)); d.Rung != RungApproximate || d.Endpoint != address(0) {
 		t.Errorf("decision %+v", d)
 	}
 }
@@ -225,7 +285,7 @@ func TestApproximateSwitchedOff(t *testing.T) {
 	}
 	w := newWorld(t, Options{Texts: texts}, chat(2))
 	for range 2 {
-		if d := w.decide(chats("", message("user", "Hello there. ", 100))); d.Rung != RungLoad || d.Reason != ReasonNoEvents {
+		if d := w.sendAlone(chats("", message("user", "Hello there. ", 100))); d.Rung != RungLoad || d.Reason != ReasonNoEvents {
 			t.Errorf("decision %+v", d)
 		}
 	}
@@ -238,8 +298,8 @@ func TestApproximateSwitchedOff(t *testing.T) {
 func TestApproximateAsksNobody(t *testing.T) {
 	w := textual(t, Options{}, 3)
 	text := message("user", "Hello there. ", 100)
-	w.decide(chats("", text))
-	if d := w.decide(chats("", text)); d.Rung != RungApproximate || w.words.count() != 0 {
+	w.sendAlone(chats("", text))
+	if d := w.sendAlone(chats("", text)); d.Rung != RungApproximate || w.words.count() != 0 {
 		t.Errorf("decision %+v after %d calls of the tokenizer", d, w.words.count())
 	}
 	for name, ctx := range map[string]func(context.Context) context.Context{"expired": expired, "canceled": canceled} {
@@ -255,9 +315,9 @@ func TestRatioIsLearned(t *testing.T) {
 	for i := range 2 {
 		w.hold(address(i), block, plain, run(1, 4*block))
 	}
-	w.decide(chats("", message("user", "Hello there. ", 100)))
+	w.sendAlone(chats("", message("user", "Hello there. ", 100)))
 	w.words.errs = map[string]error{"": &tokenize.Error{Outcome: tokenize.Failed}}
-	d := w.decide(chats("", message("user", "Hello there. ", 100), message("user", "More. ", 200)))
+	d := w.sendAlone(chats("", message("user", "Hello there. ", 100), message("user", "More. ", 200)))
 	if d.Rung != RungApproximate || d.Matched < 1024 || d.Prompt < 2400 || d.Prompt > 2700 {
 		t.Errorf("decision %+v, want about 2,500 tokens and 1,280 of them matched", d)
 	}
@@ -310,4 +370,3 @@ func TestApproximateAllocates(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
-

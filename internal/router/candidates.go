@@ -9,7 +9,7 @@ import (
 	"github.com/kvsteer/kvsteer/kvindex"
 )
 
-// candidate is one healthy endpoint of a request's pool.
+// candidate is one endpoint of a request's pool that is healthy and does not drain.
 type candidate struct {
 	target    *target
 	endpoint  *pool.Endpoint
@@ -21,6 +21,7 @@ type candidate struct {
 
 // scratch is the memory of one decision, used again by later ones.
 type scratch struct {
+	settings   *Settings // that the decision goes by
 	candidates []candidate
 	standings  []standing // of candidates, by position
 	costs      []float64  // of candidates, by position
@@ -35,16 +36,19 @@ type scratch struct {
 	text approx.Keyer
 }
 
-// gather takes the healthy endpoints of the fleet for candidates, and of these the ones for indexed whose blocks are known.
+// gather takes the endpoints of the fleet that can get a request for candidates, and of these the ones for indexed whose blocks are known.
 func (sc *scratch) gather(f *fleet) (indexed bool) {
 	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
 	for _, t := range f.all() {
-		if !t.endpoint.Healthy() {
+		if !t.endpoint.Healthy() || t.endpoint.Draining() {
+			if t.sent != nil && t.sent.Blocks() > 0 && t.endpoint.Draining() {
+				t.sent.Forget() // who drains an engine is about to end it
+			}
 			continue
 		}
 		c := candidate{target: t, endpoint: t.endpoint, downs: t.endpoint.Downs()}
 		if s := t.source.Load(); s != nil {
-			if state := s.state.Load(); state.readable() {
+			if state := s.state.Load(); s.readable(state) {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
 					c.slot, c.blockSize, c.extraKeys = state.slot, state.about.BlockSize, state.about.ExtraKeys
 					indexed = true
@@ -52,7 +56,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 			}
 		}
 		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{})
+		sc.standings = append(sc.standings, standing{suspect: t.endpoint.Suspect()})
 	}
 	return indexed
 }
@@ -84,7 +88,11 @@ func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, ran
 			continue
 		}
 		c.target.account.advance(now, &f.pace)
-		sc.costs = append(sc.costs, c.target.account.load().backlog)
+		cost := c.target.account.load(false).backlog
+		if c.endpoint.Suspect() {
+			cost += suspectCost
+		}
+		sc.costs = append(sc.costs, cost)
 		sc.at = append(sc.at, i)
 	}
 	if best := pick(sc.costs, -1, 0, random); best >= 0 {

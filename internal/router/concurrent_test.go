@@ -63,6 +63,9 @@ func TestConcurrentUse(t *testing.T) {
 				if d.Matched > 39*block || d.Matched%block != 0 || d.Endpoint == "" || d.Endpoint == d.Second {
 					t.Errorf("decision %+v", d)
 				}
+				if i%3 != 0 {
+					w.r.Complete(answered(d, []string{d.Endpoint, d.Second}[i%2]))
+				}
 				if i%50 == 0 {
 					if _, err := reg.Gather(); err != nil {
 						t.Error(err)
@@ -88,7 +91,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	one := func() {
 		sc.gather(f)
 		w.r.match(sc, blockhash.Namespace{Pool: "chat"}, tokens, &watch)
-		f.place(sc, len(tokens), true, w.r.weights, epoch, w.r.random)
+		f.place(sc, len(tokens), booking{number: 1, charge: true}, w.r.weights, epoch, w.r.random)
 		w.pass(time.Second)
 		f.loads(f.all(), w.clock())
 	}

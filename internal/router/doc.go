@@ -28,15 +28,30 @@
 // least that one. Tokens held outside of the device count for Options.TierWeight each. A salted prompt is only matched where events tell
 // salted blocks from plain ones.
 //
+// # Modes
+//
+// A pool's decisions are obeyed ([ModeOn]), only made and counted ([ModeObserve]), or not made ([ModeOff]). In ModeOn a percentage may be
+// steered and the rest left to Envoy. Observe charges and learns as if the request ran where the decision says; what a percentage leaves to Envoy
+// is decided too, and changes nothing. The mode that counts is that of the pool which the decision would be for; a pool which Envoy's own key
+// tells and which is off ends the decision before the body is read. [Router.SetMode] acts from the next request on.
+//
+// A draining endpoint is no candidate. One that is suspect (see package pool) is the first choice only when all candidates are.
+//
 // # Blocks
 //
 // [Router.Source] gives the sink for one endpoint's events. It writes the endpoint's blocks into the index under a slot of its own, and takes a
 // fresh slot after each reset. An endpoint is matched while it is connected, its block size is known and it has blocks; in all other
-// times it is routed by load.
+// times it is routed by load. [Router.Reset] lets blocks known so far not be matched, until its events start anew.
+//
+// # Another configuration
+//
+// [Router.Apply] replaces pools and settings. Endpoints that stay keep their blocks and charges. A mode set by SetMode and a drain set by
+// [Router.Drain] last until the configuration changes in just that.
 //
 // # Concurrency
 //
 // Decide may be called from any number of goroutines. It reads health and sources from atomic values and takes one lock, that of its pool's
-// ledger, while it prices and charges: each decision sees the charges of all before it. It waits for nothing but the tokenizer. A
+// ledger, while it prices and charges: each decision sees the charges of all before it. It waits for nothing but the tokenizer. A decision
+// that has begun when Apply or a call comes ends by what it began with. All other methods of Router may be called at any time too. A
 // Source is driven by one goroutine, as [subscriber.Sink] says. The package starts no goroutines.
 package router

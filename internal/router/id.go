@@ -22,6 +22,7 @@ func newInstance() string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
 }
 
-func (i *ids) next() string {
-	return i.instance + "-" + strconv.FormatUint(i.last.Add(1), 36)
+func (i *ids) next() (id string, number uint64) {
+	number = i.last.Add(1)
+	return i.instance + "-" + strconv.FormatUint(number, 36), number
 }

@@ -7,24 +7,28 @@ import (
 
 const (
 	queueWindow  = 10 * time.Second // over which the prefill queue is averaged
-	inFlightHalf = 5 * time.Second  // half-life of a prompt's share of memory while nothing tells when its answer ends
+	inFlightHalf = 5 * time.Second  // half-life of a running prompt's share of memory where nothing tells when its answer ends
 	recentHalf   = 30 * time.Second // half-life of what was lately computed and now stands in the cache
 	maxCharges   = 256              // charges told apart per endpoint; what comes on top joins the youngest
 )
 
 // account is what one router has sent to one endpoint lately. Tokens throughout. Prefill is taken to be one queue that is served in order: at a
-// fixed rate, or faster where the engine's events show that a prompt is complete. So no charge lives for ever, and at rest everything is
-// exactly zero.
+// fixed rate, or faster where the engine's events show that a prompt is complete or a record of the access log that the request is. So no
+// charge lives for ever, and at rest everything is exactly zero.
 type account struct {
-	charged float64            // sum of the charges since the queue was last empty
-	served  float64            // of these, computed by now
-	queued  ring               // charges not complete, in order
-	awaited map[uint64]float64 // end of the queued charges by the key of their prompt's last block
+	served  float64           // tokens computed since the queue was last empty
+	queued  ring              // charges not complete, in order
+	awaited map[uint64]uint64 // number of the youngest queued charge by the key of its prompt's last block
+	last    uint64            // number of the last charge
 
-	queue    float64 // charges waiting or in prefill, averaged over queueWindow
-	inFlight float64 // whole prompts, decaying by inFlightHalf
-	recent   float64 // uncached tokens, decaying by recentHalf
-	at       time.Time
+	queue  float64 // charges waiting or in prefill, averaged over queueWindow
+	recent float64 // uncached tokens, decaying by recentHalf
+	at     time.Time
+
+	// Of the open decisions. held is what fills the endpoint's memory if each of them is still running, guessed if they end by the half-life.
+	// held is a whole number, so that it returns to exactly what it was, and guessed is never above it.
+	held    int64   // whole prompts
+	guessed float64 // whole prompts, decaying by inFlightHalf
 }
 
 // load is an account as scoring reads it.
@@ -32,6 +36,7 @@ type load struct {
 	backlog float64 // prefill tokens charged and not yet served
 	queue   float64 // average number of charges not yet served
 	memory  float64 // tokens that fill the endpoint's cache with the running and the latest requests
+	running float64 // of these, prompts of running requests
 }
 
 // pace is how fast accounts move: the rate of prefill, and the decay over one time step. The accounts of a fleet are mostly advanced together,
@@ -65,13 +70,13 @@ func (a *account) advance(now time.Time, p *pace) {
 	}
 	a.at = now
 	p.step(dt)
-	a.inFlight = floor(a.inFlight*p.flight, 1)
+	a.guessed = floor(a.guessed*p.flight, 1)
 	a.recent = floor(a.recent*p.recent, 1)
 	for left := dt; ; {
 		n := float64(a.queued.len())
 		need := math.Inf(1)
 		if n > 0 {
-			need = (a.queued.first().end - a.served) / p.rate
+			need = max(a.queued.at(0).end-a.served, 0) / p.rate
 		}
 		if need > left {
 			keep := p.queue
@@ -98,11 +103,11 @@ func (a *account) confirm(keys []uint64) {
 	if len(a.awaited) == 0 {
 		return
 	}
-	end := 0.0
+	last := uint64(0)
 	for _, key := range keys {
-		end = max(end, a.awaited[key])
+		last = max(last, a.awaited[key])
 	}
-	for a.queued.len() > 0 && a.queued.first().end <= end {
+	for a.queued.len() > 0 && a.queued.at(0).number <= last {
 		a.complete()
 	}
 	a.settle()
@@ -112,7 +117,12 @@ func (a *account) confirm(keys []uint64) {
 func (a *account) complete() {
 	c := a.queued.pop()
 	a.served = c.end
-	if a.awaited[c.key] == c.end {
+	a.unawait(c)
+}
+
+// unawait forgets the key of a charge that has left the queue.
+func (a *account) unawait(c charge) {
+	if a.awaited[c.key] == c.number {
 		delete(a.awaited, c.key)
 	}
 }
@@ -120,36 +130,113 @@ func (a *account) complete() {
 // settle begins the count anew when the queue is empty, so that no rounding stays.
 func (a *account) settle() {
 	if a.queued.len() == 0 {
-		a.charged, a.served = 0, 0
+		a.served = 0
 	}
 }
 
 // charge enters one request: uncached tokens to compute, of a prompt of so many tokens. key is that of the prompt's last whole block, 0 when it
-// is not known.
-func (a *account) charge(uncached, prompt float64, key uint64) {
-	a.recent += uncached
-	a.inFlight += prompt
+// is not known. The number that it returns names the charge to release; it is 0 when there is nothing to compute.
+func (a *account) charge(uncached float64, prompt int, key uint64) (number uint64) {
+	a.held += int64(prompt)
+	a.guessed += float64(prompt)
 	if uncached <= 0 {
-		return
+		return 0
 	}
-	a.charged += uncached
-	c := charge{end: a.charged, key: key}
+	a.recent += uncached
 	if a.queued.len() < maxCharges {
-		a.queued.push(c)
+		a.last++
+		a.queued.push(charge{end: a.end() + uncached, key: key, number: a.last, requests: 1})
 	} else {
-		delete(a.awaited, a.queued.last().key)
-		a.queued.setLast(c)
+		c := a.queued.at(maxCharges - 1)
+		a.unawait(*c)
+		c.end, c.key, c.requests = c.end+uncached, key, c.requests+1
 	}
 	if key != 0 {
 		if a.awaited == nil {
-			a.awaited = map[uint64]float64{}
+			a.awaited = map[uint64]uint64{}
 		}
-		a.awaited[key] = c.end
+		a.awaited[key] = a.last
+	}
+	return a.last
+}
+
+// end is the value of served at which the queue is empty.
+func (a *account) end() float64 {
+	if n := a.queued.len(); n > 0 {
+		return a.queued.at(n - 1).end
+	}
+	return a.served
+}
+
+// release takes back what charge entered for one request some time ago: what is left of it in the queue, and its share of what is held.
+func (a *account) release(number uint64, uncached float64, prompt int, age time.Duration) {
+	a.unqueue(number, uncached)
+	a.held -= int64(prompt)
+	a.guessed = min(floor(a.guessed-left(float64(prompt), age, inFlightHalf), 1), float64(a.held))
+}
+
+// unqueue takes what is left of one request's charge out of the queue, wherever it stands. Of a charge that requests share, it cannot be told
+// whose part has been served: each takes out no more than its own, and the last one the rest.
+func (a *account) unqueue(number uint64, uncached float64) {
+	i, ok := a.queued.find(number)
+	if !ok {
+		return // served, or confirmed
+	}
+	c := *a.queued.at(i)
+	begin := a.served
+	if i > 0 {
+		begin = max(begin, a.queued.at(i-1).end)
+	}
+	cut := max(c.end-begin, 0)
+	if c.requests > 1 {
+		cut = min(cut, uncached)
+	}
+	for j := i; j < a.queued.len(); j++ {
+		a.queued.at(j).end -= cut
+	}
+	if c.requests > 1 {
+		a.queued.at(i).requests--
+		return
+	}
+	a.queued.remove(i)
+	a.settle()
+	if a.awaited[c.key] != number {
+		return
+	}
+	delete(a.awaited, c.key)
+	for i--; i >= 0; i-- {
+		if before := a.queued.at(i); before.key == c.key {
+			a.awaited[c.key] = before.number
+			return
+		}
 	}
 }
 
-func (a *account) load() load {
-	return load{backlog: a.charged - a.served, queue: a.queue, memory: a.inFlight + a.recent}
+// forget takes what a request has left of its uncached tokens out of the recent ones: they were not computed here.
+func (a *account) forget(uncached float64, age time.Duration) {
+	a.recent = floor(a.recent-left(uncached, age, recentHalf), 1)
+}
+
+// computed enters uncached tokens of a request that was charged elsewhere, so long ago.
+func (a *account) computed(uncached float64, age time.Duration) {
+	a.recent += left(uncached, age, recentHalf)
+}
+
+// load is the account's state. exact says that records tell when requests end.
+func (a *account) load(exact bool) load {
+	running := a.guessed
+	if exact {
+		running = float64(a.held)
+	}
+	return load{backlog: max(a.end()-a.served, 0), queue: a.queue, memory: running + a.recent, running: running}
+}
+
+// left is what a half-life leaves of v.
+func left(v float64, age, half time.Duration) float64 {
+	if age <= 0 {
+		return v
+	}
+	return v * math.Exp2(-age.Seconds()/half.Seconds())
 }
 
 // floor takes what is below least for nothing.

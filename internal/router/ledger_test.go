@@ -44,7 +44,7 @@ func TestAccountServesInOrder(t *testing.T) {
 				a.charge(c.tokens, 0, 0)
 			}
 			a.advance(at(tt.at), rate)
-			if got := a.load().backlog; !near(got, tt.backlog, 1e-6) || a.queued.len() != tt.waiting {
+			if got := a.load(false).backlog; !near(got, tt.backlog, 1e-6) || a.queued.len() != tt.waiting {
 				t.Errorf("backlog %v with %d charges, want %v with %d", got, a.queued.len(), tt.backlog, tt.waiting)
 			}
 		})
@@ -64,7 +64,7 @@ func TestAccountAgainstSteps(t *testing.T) {
 	for round := range 400 {
 		for range rnd.IntN(4) {
 			tokens := float64(rnd.IntN(3000))
-			a.charge(tokens, tokens, 0)
+			a.charge(tokens, int(tokens), 0)
 			if tokens > 0 {
 				left = append(left, tokens)
 			}
@@ -87,7 +87,7 @@ func TestAccountAgainstSteps(t *testing.T) {
 		for _, l := range left {
 			sum += l
 		}
-		got := a.load()
+		got := a.load(false)
 		if !near(got.backlog, sum, 1e-3) || a.queued.len() != len(left) {
 			t.Fatalf("round %d: backlog %v of %d charges, model %v of %d", round, got.backlog, a.queued.len(), sum, len(left))
 		}
@@ -107,19 +107,19 @@ func TestAccountInvariants(t *testing.T) {
 		switch rnd.IntN(4) {
 		case 0:
 			uncached := float64(rnd.IntN(50_000))
-			a.charge(uncached, uncached+float64(rnd.IntN(1000)), uint64(rnd.IntN(20)))
+			a.charge(uncached, int(uncached)+rnd.IntN(1000), uint64(rnd.IntN(20)))
 			total += uncached
 		case 1:
-			before := a.load().backlog
+			before := a.load(false).backlog
 			a.confirm([]uint64{uint64(rnd.IntN(40)), uint64(rnd.IntN(40))})
-			if after := a.load().backlog; after > before {
+			if after := a.load(false).backlog; after > before {
 				t.Fatalf("step %d: backlog %v after a confirmation, %v before", i, after, before)
 			}
 		default:
 			now = now.Add(time.Duration(rnd.Int64N(int64(2 * time.Second))))
 			a.advance(now, rate)
 		}
-		l := a.load()
+		l := a.load(false)
 		if l.backlog < 0 || l.backlog > total || l.queue < 0 || l.memory < 0 || a.queued.len() > maxCharges || len(a.awaited) > a.queued.len() {
 			t.Fatalf("step %d: %+v with %d charges, %v charged", i, l, a.queued.len(), total)
 		}
@@ -133,7 +133,7 @@ func TestAccountBoundsCharges(t *testing.T) {
 	for range 10 * maxCharges {
 		a.charge(10, 10, 7)
 	}
-	if got := a.load().backlog; got != 100*maxCharges {
+	if got := a.load(false).backlog; got != 100*maxCharges {
 		t.Errorf("backlog %v, want %v: no charge may be lost", got, 100*maxCharges)
 	}
 	if len(a.queued.buf) > maxCharges {
@@ -150,7 +150,7 @@ func TestAccountIsZeroAtRest(t *testing.T) {
 		a.advance(epoch.Add(time.Duration(i)*time.Millisecond), rate)
 	}
 	a.advance(epoch.Add(20*time.Minute), rate)
-	if got := a.load(); got != (load{}) {
+	if got := a.load(false); got != (load{}) {
 		t.Errorf("20 minutes later: %+v, want all zero", got)
 	}
 }
@@ -179,11 +179,11 @@ func TestAccountConfirm(t *testing.T) {
 				a.charge(100, 100, key)
 			}
 			a.confirm(tt.store)
-			if got := a.load().backlog; got != tt.backlog {
+			if got := a.load(false).backlog; got != tt.backlog {
 				t.Errorf("backlog %v, want %v", got, tt.backlog)
 			}
 			a.confirm(tt.store)
-			if got := a.load().backlog; got != tt.backlog {
+			if got := a.load(false).backlog; got != tt.backlog {
 				t.Errorf("backlog %v after the same blocks again, want %v", got, tt.backlog)
 			}
 		})
@@ -202,7 +202,7 @@ func TestQueueAverage(t *testing.T) {
 		want  float64
 	}{{10 * time.Millisecond, 0.006}, {10 * time.Second, 6 * (1 - 1/math.E)}, {time.Minute, 5.985}} {
 		a.advance(epoch.Add(tt.after), rate)
-		if got := a.load().queue; !near(got, tt.want, 0.01) {
+		if got := a.load(false).queue; !near(got, tt.want, 0.01) {
 			t.Errorf("after %v: queue %.3f, want %.3f", tt.after, got, tt.want)
 		}
 	}

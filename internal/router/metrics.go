@@ -33,6 +33,7 @@ type Metrics struct {
 	decisions *prometheus.CounterVec // pool, mode, rung, reason
 	matched   *prometheus.CounterVec // pool, mode, rung
 	prompt    *prometheus.CounterVec // pool, mode, rung
+	records   *prometheus.CounterVec // outcome
 	seconds   [stages]prometheus.Observer
 	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
 }
@@ -53,6 +54,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "kvsteer_router_prompt_tokens_total",
 			Help: "Prompt tokens of prompts that were matched; in rung approximate, estimated.",
 		}, []string{"pool", "mode", "rung"}),
+		records: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_router_records_total",
+			Help: "Records of Envoy's access log by outcome: released and moved ended a decision; late, unknown, foreign, undecided and partial changed nothing.",
+		}, []string{"outcome"}),
+	}
+	for _, o := range RecordOutcomes() {
+		m.records.WithLabelValues(string(o))
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",
@@ -77,6 +85,8 @@ func (m *Metrics) decided(d Decision) {
 	}
 }
 
+func (m *Metrics) record(o RecordOutcome) { m.records.WithLabelValues(string(o)).Inc() }
+
 // stopwatch observes the stages of one decision one after the other.
 type stopwatch struct {
 	m     *Metrics
@@ -97,12 +107,22 @@ func (w *stopwatch) lap(s stage) {
 	w.last = t
 }
 
-func (w *stopwatch) stop() { w.m.seconds[stageTotal].Observe(w.now().Sub(w.begin).Seconds()) }
+// stop observes the whole decision, and returns its time.
+func (w *stopwatch) stop() time.Duration {
+	took := w.now().Sub(w.begin)
+	w.m.seconds[stageTotal].Observe(took.Seconds())
+	return took
+}
 
 // endpointCollector exports what is known of each endpoint of a router.
 type endpointCollector struct {
 	router    *atomic.Pointer[Router]
+	percent   *prometheus.Desc
+	decisions *prometheus.Desc
+	open      *prometheus.Desc
+	expired   *prometheus.Desc
 	backlog   *prometheus.Desc
+	running   *prometheus.Desc
 	queue     *prometheus.Desc
 	blocks    *prometheus.Desc
 	matchable *prometheus.Desc
@@ -115,7 +135,12 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 	}
 	return &endpointCollector{
 		router:    r,
+		percent:   desc("pool_percent", "Share of the pool's requests that are decided in each mode, in percent.", "mode"),
+		decisions: desc("endpoint_decisions_total", "Decisions whose first choice is the endpoint. In mode observe Envoy was not told.", "endpoint", "mode"),
 		queue:     desc("prefill_queue", "Requests in prefill per healthy endpoint of the pool, averaged over 10 s, as the router reckons them."),
+		open:      desc("open_decisions", "Decisions whose request is not known to have ended."),
+		expired:   desc("expired_decisions_total", "Decisions whose record did not come within 10 min, or that were the oldest of too many."),
+		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
 		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
 		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.", "endpoint"),
@@ -124,7 +149,7 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 }
 
 func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.queue, c.backlog, c.blocks, c.matchable, c.problem} {
+	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.open, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem} {
 		ch <- d
 	}
 }
@@ -137,13 +162,22 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
 	for _, f := range r.all() {
 		name, targets := f.name(), f.all()
+		for mode, share := range f.steering.Load().shares() {
+			gauge(c.percent, float64(share), name, mode.String())
+		}
 		loads := f.loads(targets, r.now())
 		var healthy []standing
 		for i, t := range targets {
 			addr := t.endpoint.Addr()
+			counter(c.decisions, t.steered.Load(), name, addr, ModeOn.String())
+			counter(c.decisions, t.observed.Load(), name, addr, ModeObserve.String())
 			gauge(c.backlog, loads[i].backlog, name, addr)
+			gauge(c.running, loads[i].running, name, addr)
 			if t.endpoint.Healthy() {
 				healthy = append(healthy, standing{load: loads[i]})
 			}
@@ -156,14 +190,17 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.blocks, float64(device), name, addr, "device")
 			gauge(c.blocks, float64(any), name, addr, "any")
 			matchable := 0.0
-			if any > 0 && state.readable() {
+			if any > 0 && s.readable(state) {
 				matchable = 1
 			}
 			gauge(c.matchable, matchable, name, addr)
-			if p := state.problemName(); p != "" {
+			if p := s.problemName(state); p != "" {
 				gauge(c.problem, 1, name, addr, p)
 			}
 		}
 		gauge(c.queue, kappa(healthy), name)
+		open, expired := f.openDecisions()
+		gauge(c.open, float64(open), name)
+		counter(c.expired, expired, name)
 	}
 }

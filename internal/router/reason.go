@@ -9,10 +9,10 @@ import (
 // Reasons of the router itself. A prompt that cannot be keyed has the reason that package openai gives.
 const (
 	ReasonPrefix    Reason = "prefix"     // Endpoint holds leading blocks of the prompt
-	ReasonLoad      Reason = "load"       // another endpoint holds leading blocks of the prompt, but waiting for it costs as much as computing them again, or more
+	ReasonLoad      Reason = "load"       // another endpoint holds leading blocks of the prompt, but waiting for it costs as much as computing them again, or more; or it is suspect
 	ReasonNoMatch   Reason = "no_match"   // matched, and no endpoint holds a block of it
 	ReasonShort     Reason = "short"      // the prompt is too short for any endpoint to reuse a block of it
-	ReasonSingle    Reason = "single"     // only one endpoint of the pool is healthy
+	ReasonSingle    Reason = "single"     // only one endpoint of the pool can get requests
 	ReasonNoEvents  Reason = "no_events"  // no endpoint of the pool has an event source
 	ReasonNoIndex   Reason = "no_index"   // no healthy endpoint of the pool has known blocks
 	ReasonNoExtra   Reason = "no_extra"   // the prompt is salted and no indexed endpoint tells salted blocks from plain ones
@@ -31,7 +31,8 @@ const (
 	ReasonDeadline   Reason = "deadline"    // the budget was spent before the prompt was matched
 	ReasonAborted    Reason = "aborted"     // the caller went away; not charged as load
 	ReasonNoPool     Reason = "no_pool"     // no pool could be told: Envoy decides
-	ReasonNoEndpoint Reason = "no_endpoint" // no endpoint of the pool is healthy: Envoy decides
+	ReasonNoEndpoint Reason = "no_endpoint" // no endpoint of the pool can get requests: Envoy decides
+	ReasonOff        Reason = "off"         // nothing is decided for the pool: Envoy decides
 )
 
 // ReasonDoc is one reason and what it means, for documentation.
@@ -44,10 +45,10 @@ type ReasonDoc struct {
 func Reasons() []ReasonDoc {
 	return slices.Concat([]ReasonDoc{
 		{ReasonPrefix, "the endpoint holds leading blocks of the prompt"},
-		{ReasonLoad, "another endpoint holds leading blocks of the prompt, but waiting for it costs as much as computing them again, or more"},
+		{ReasonLoad, "another endpoint holds leading blocks of the prompt, but waiting for it costs as much as computing them again, or more; or it is suspect"},
 		{ReasonNoMatch, "no endpoint holds a block of the prompt: least cost"},
 		{ReasonShort, "the prompt is too short for any block of it to be reused: least cost"},
-		{ReasonSingle, "only one endpoint of the pool is healthy; the prompt is not matched"},
+		{ReasonSingle, "only one endpoint of the pool is healthy and not draining; the prompt is not matched"},
 		{ReasonNoEvents, "no endpoint of the pool has an event source; prompts are matched by their text, if at all"},
 		{ReasonNoIndex, "no healthy endpoint of the pool has known blocks; the prompt is not tokenized: least cost"},
 		{ReasonNoExtra, "the prompt is salted and no indexed endpoint tells salted blocks from plain ones: least cost"},
@@ -63,7 +64,8 @@ func Reasons() []ReasonDoc {
 		{ReasonDeadline, "the budget was spent before the prompt was matched: least cost"},
 		{ReasonAborted, "the caller went away before the decision; not counted as load"},
 		{ReasonNoPool, "no pool could be told: Envoy's own route decides"},
-		{ReasonNoEndpoint, "no endpoint of the pool is healthy: Envoy's own fallback decides"},
+		{ReasonNoEndpoint, "every endpoint of the pool is down or draining: Envoy's own fallback decides"},
+		{ReasonOff, "the pool's mode is off, and the request is not read: Envoy's own fallback decides"},
 	}, unkeyed())
 }
 

@@ -1,9 +1,13 @@
 package router
 
-// charge is one request in an account's queue.
+import "sort"
+
+// charge is one request in an account's queue, or several that have joined the youngest one.
 type charge struct {
-	end float64 // value of account.served at which it is complete
-	key uint64  // of the prompt's last whole block; 0 when not known
+	end      float64 // value of account.served at which it is complete
+	key      uint64  // of the prompt's last whole block; 0 when not known
+	number   uint64  // names it; grows along the queue
+	requests int     // that share it
 }
 
 // ring is a queue of charges that grows as needed. Its length is a power of two.
@@ -15,13 +19,10 @@ type ring struct {
 
 func (r *ring) at(i int) *charge { return &r.buf[(r.head+i)&(len(r.buf)-1)] }
 
-func (r *ring) len() int         { return r.n }
-func (r *ring) first() charge    { return *r.at(0) }
-func (r *ring) last() charge     { return *r.at(r.n - 1) }
-func (r *ring) setLast(c charge) { *r.at(r.n - 1) = c }
+func (r *ring) len() int { return r.n }
 
 func (r *ring) pop() charge {
-	c := r.first()
+	c := *r.at(0)
 	r.head = (r.head + 1) & (len(r.buf) - 1)
 	r.n--
 	return c
@@ -36,5 +37,19 @@ func (r *ring) push(c charge) {
 		r.buf, r.head = grown, 0
 	}
 	r.n++
-	r.setLast(c)
+	*r.at(r.n - 1) = c
+}
+
+// find returns the position of the charge with a number.
+func (r *ring) find(number uint64) (i int, ok bool) {
+	i = sort.Search(r.n, func(i int) bool { return r.at(i).number >= number })
+	return i, i < r.n && r.at(i).number == number
+}
+
+// remove takes out the charge at a position.
+func (r *ring) remove(i int) {
+	for ; i+1 < r.n; i++ {
+		*r.at(i) = *r.at(i + 1)
+	}
+	r.n--
 }

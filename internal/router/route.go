@@ -16,33 +16,44 @@ func (r *Router) Decide(ctx context.Context, req Request) Decision {
 	sc := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(sc)
 
+	sc.settings = r.settings.Load()
 	d := r.decide(ctx, req, sc, &watch)
-	watch.stop()
+	took := watch.stop()
 	r.m.decided(d)
+	r.recent.add(Record{Time: watch.begin, Duration: took, Decision: d})
 	return d
 }
 
 func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *stopwatch) Decision {
-	d := Decision{ID: r.ids.next(), Rung: RungNone}
+	id, number := r.ids.next()
+	d := Decision{ID: id, Rung: RungNone}
+	keyed := r.keyed(req)
+	if keyed != nil && keyed.steering.Load().mode == ModeOff {
+		return keyed.off(d)
+	}
 	parsed := openai.Request{Reason: openai.Reason(ReasonUnread)}
 	if !req.Unread {
-		parsed = openai.Parse(req.Meta, req.Body, r.limits)
+		parsed = openai.Parse(req.Meta, req.Body, sc.settings.Limits)
 		watch.lap(stageParse)
 	}
-	f, adapter := r.fleetOf(req, &parsed)
+	f, adapter := r.fleetOf(keyed, &parsed)
 	if f == nil {
 		d.Reason = ReasonNoPool
 		return d
 	}
-	d.Pool = f.name()
+	mode, counts := f.steering.Load().draw(r.random)
+	if mode == ModeOff {
+		return f.off(d)
+	}
+	d.Pool, d.Mode = f.name(), mode
 
 	indexed := sc.gather(f)
 	if len(sc.candidates) == 0 {
 		d.Reason = ReasonNoEndpoint
 		return d
 	}
-	deadline := watch.begin.Add(r.budget)
-	prompt := min(estimate(req, &parsed), r.longest(f))
+	deadline := watch.begin.Add(sc.settings.Budget)
+	prompt := min(estimate(req, &parsed), longest(f, sc.settings))
 	var tokens []uint32
 	d.Reason = Reason(parsed.Reason)
 	if d.Reason == "" {
@@ -57,12 +68,12 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		usable = r.match(sc, ns, tokens, watch)
 	}
 	d.Rung = RungLoad
-	keyed := false // whether sc.text has the prompt
+	texted := false // whether sc.text has the prompt
 	if recalled(d.Reason) && spent(ctx, watch.last, deadline) == "" {
-		if keyed = r.keyText(sc, f, adapter, &parsed, watch); keyed {
+		if texted = r.keyText(sc, f, adapter, &parsed, watch); texted {
 			estimated, held := r.recall(sc, f, &parsed, watch)
 			if tokens == nil {
-				prompt = min(estimated, r.longest(f))
+				prompt = min(estimated, longest(f, sc.settings))
 			}
 			if held {
 				d.Rung, d.Prompt = RungApproximate, prompt
@@ -73,9 +84,13 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonAborted
 	}
 
-	charge := prompt > 0 && d.Reason != ReasonOverModel && d.Reason != ReasonAborted
-	first, second := f.place(sc, prompt, charge, r.weights, watch.last, r.random)
+	b := booking{number: number, charge: counts && d.Reason != ReasonOverModel, steered: d.Mode == ModeOn}
+	if d.Reason == ReasonAborted {
+		b.number = 0 // nobody is left to send it
+	}
+	first, second := f.place(sc, prompt, b, r.weights, watch.last, r.random)
 	d.Endpoint = sc.candidates[first].endpoint.Addr()
+	sc.candidates[first].target.count(d.Mode)
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}
@@ -85,26 +100,36 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = outcome(sc.standings, first, usable)
 	}
 	watch.lap(stageScore)
-	if charge {
-		r.learn(sc, f, adapter, &parsed, &d, first, keyed, watch)
+	if counts {
+		r.learn(sc, f, adapter, &parsed, &d, first, texted, watch)
 	}
 	return d
 }
 
-// fleetOf finds the pool of a request by the model it names, else by what Envoy knows. An unknown model becomes the request's reason, before
-// any other: it is the one that an operator can do something about.
-func (r *Router) fleetOf(req Request, parsed *openai.Request) (f *fleet, adapter string) {
+// keyed is the pool that Envoy's own key tells, without the body; nil when it tells none.
+func (r *Router) keyed(req Request) *fleet {
+	if p, ok := r.pools.ByRequest(req.Host, req.Meta.Path, req.Header); ok {
+		return r.fleet(p.Name())
+	}
+	return nil
+}
+
+// off completes the decision not to decide.
+func (f *fleet) off(d Decision) Decision {
+	d.Pool, d.Mode, d.Reason = f.name(), ModeOff, ReasonOff
+	return d
+}
+
+// fleetOf finds the pool of a request by the model it names, else takes the one that Envoy's own key tells. An unknown model becomes the
+// request's reason, before any other: it is the one that an operator can do something about.
+func (r *Router) fleetOf(keyed *fleet, parsed *openai.Request) (f *fleet, adapter string) {
 	if parsed.Model != "" {
 		if p, adapter, ok := r.pools.ByModel(parsed.Model); ok {
 			return r.fleet(p.Name()), adapter
 		}
 		parsed.Reason = openai.Reason(ReasonUnknownModel)
 	}
-	p, ok := r.pools.ByRequest(req.Host, req.Meta.Path, req.Header)
-	if !ok {
-		return nil, ""
-	}
-	return r.fleet(p.Name()), ""
+	return keyed, ""
 }
 
 // outcome is the reason of a request that was matched.
@@ -130,11 +155,11 @@ const (
 
 // longest is the most that a prompt of unknown length is charged: engines refuse what their model does not take. Where nobody says what that
 // is, it is what prompts are matched up to, so that one hostile body does not keep requests from an endpoint for minutes.
-func (r *Router) longest(f *fleet) int {
+func longest(f *fleet, s *Settings) int {
 	if n := f.modelLen(); n > 0 {
 		return n
 	}
-	return r.limits.PromptTokens
+	return s.Limits.PromptTokens
 }
 
 // estimate is the number of prompt tokens to charge for a prompt whose tokens are not known.

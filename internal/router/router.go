@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -55,21 +54,22 @@ type Options struct {
 
 // Router decides where requests go.
 type Router struct {
-	pools     *pool.Set
-	index     *kvindex.Index
-	tokenizer Tokenizer
-	texts     *approx.Index     // nil: none
-	keys      map[string]string // API key by pool
-	budget    time.Duration
-	limits    openai.Limits
-	weights   weights
-	fleets    atomic.Pointer[[]*fleet]
-	ids       ids
-	log       *slog.Logger
-	m         *Metrics
-	now       func() time.Time
-	random    func(n int) int // uniform in [0, n)
-	scratch   sync.Pool       // of *scratch
+	pools       *pool.Set
+	index       *kvindex.Index
+	texts       *approx.Index // nil: none
+	weights     weights
+	prefillRate float64
+	log         *slog.Logger
+	m           *Metrics
+	now         func() time.Time
+	random      func(n int) int // uniform in [0, n)
+	ids         ids
+	recent      recent
+	scratch     sync.Pool // of *scratch
+	settings    atomic.Pointer[Settings]
+	fleets      atomic.Pointer[[]*fleet]
+
+	mu sync.Mutex // held by Apply
 }
 
 // New validates the options; all problems are reported in one error. It starts nothing.
@@ -81,8 +81,9 @@ func New(o Options) (*Router, error) {
 	if o.Index == nil {
 		errs = append(errs, errors.New("index: none given"))
 	}
-	if o.Budget < 0 {
-		errs = append(errs, fmt.Errorf("budget: %v, want more than 0", o.Budget))
+	settings, err := Settings{Tokenizer: o.Tokenizer, APIKeys: o.APIKeys, Budget: o.Budget, Limits: o.Limits}.withDefaults()
+	if err != nil {
+		errs = append(errs, err)
 	}
 	if o.PrefillRate < 0 {
 		errs = append(errs, fmt.Errorf("prefill rate: %v tokens per second, want more than 0", o.PrefillRate))
@@ -92,12 +93,6 @@ func New(o Options) (*Router, error) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
-	}
-	if o.Budget == 0 {
-		o.Budget = 400 * time.Millisecond
-	}
-	if o.Limits.PromptTokens <= 0 {
-		o.Limits.PromptTokens = 262_144
 	}
 	if o.PrefillRate == 0 {
 		o.PrefillRate = 8_000
@@ -113,32 +108,26 @@ func New(o Options) (*Router, error) {
 	}
 
 	r := &Router{
-		pools:     o.Pools,
-		index:     o.Index,
-		tokenizer: o.Tokenizer,
-		texts:     o.Texts,
-		keys:      maps.Clone(o.APIKeys),
-		budget:    o.Budget,
-		limits:    o.Limits,
+		pools: o.Pools,
+		index: o.Index,
+		texts: o.Texts,
 		weights: weights{
 			tier:   orDefault(o.TierWeight, 0.8),
 			memory: orDefault(o.MemoryWeight, 0.01),
 			near:   orDefault(float64(o.NearTie), 16),
 		},
-		ids:    ids{instance: newInstance()},
-		log:    o.Log,
-		m:      o.Metrics,
-		now:    o.Now,
-		random: rand.IntN,
+		prefillRate: o.PrefillRate,
+		ids:         ids{instance: newInstance()},
+		log:         o.Log,
+		m:           o.Metrics,
+		now:         o.Now,
+		random:      rand.IntN,
 	}
+	r.settings.Store(settings)
 	r.scratch.New = func() any { return new(scratch) }
 	var fleets []*fleet
 	for _, p := range o.Pools.Pools() {
-		rate := p.PrefillRate()
-		if rate == 0 {
-			rate = o.PrefillRate
-		}
-		fleets = append(fleets, newFleet(p, rate, o.Texts))
+		fleets = append(fleets, newFleet(p, r.rate(p), r.texts))
 	}
 	r.fleets.Store(&fleets)
 	o.Metrics.router.Store(r)

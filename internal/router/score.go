@@ -1,5 +1,8 @@
 package router
 
+// suspectCost puts a suspect endpoint behind all others, whatever they cost, and is small enough for its own cost to count among its like.
+const suspectCost = 1e12
+
 // maxKappa bounds the price of a second copy: behind a longer queue it is rather the queue itself that drives requests away.
 const maxKappa = 6
 
@@ -16,6 +19,8 @@ type standing struct {
 	any    int    // leading prompt tokens in any tier, at least device
 	last   uint64 // key of the prompt's last whole block that could be reused, in this endpoint's block size; 0 when it was not matched here
 	load   load
+
+	suspect bool // requests sent there lately did not run there
 }
 
 // credit is what the endpoint saves of the prompt's prefill.
@@ -50,7 +55,11 @@ func appendCosts(dst []float64, prompt int, all []standing, w weights) []float64
 	for i := range all {
 		credit := all[i].credit(w)
 		uncached, lost := float64(prompt)-credit, best-credit
-		dst = append(dst, uncached+k*lost+all[i].load.backlog+w.memory*all[i].load.memory)
+		cost := uncached + k*lost + all[i].load.backlog + w.memory*all[i].load.memory
+		if all[i].suspect {
+			cost += suspectCost
+		}
+		dst = append(dst, cost)
 	}
 	return dst
 }

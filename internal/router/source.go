@@ -17,6 +17,7 @@ const (
 	problemIndexFull  = "index_full"  // its blocks exceed what the index may hold
 	problemIndexSlots = "index_slots" // the index has no slot left
 	problemIndexError = "index_error" // the index refused its blocks for another reason
+	problemForgotten  = "forgotten"   // its blocks were forgotten by a call
 )
 
 // Source writes the blocks of one endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
@@ -28,6 +29,8 @@ type Source struct {
 	now    func() time.Time
 	log    *slog.Logger
 	state  atomic.Pointer[sourceState] // written by the sink's goroutine
+
+	forgotten atomic.Pointer[kvindex.Slot] // the slot of which nothing is to be matched; nil for none
 }
 
 var _ subscriber.Sink = (*Source)(nil)
@@ -39,16 +42,30 @@ type sourceState struct {
 	problem string // of the index; "" for none
 }
 
-// readable says whether the blocks of the slot may be matched.
-func (s *sourceState) readable() bool {
-	return s.about.Connected && s.about.BlockSize > 0 && s.problem == "" && s.slot != kvindex.Slot{}
+// readable says whether the blocks of the state's slot may be matched.
+func (s *Source) readable(state *sourceState) bool {
+	return state.about.Connected && state.about.BlockSize > 0 && state.problem == "" && state.slot != kvindex.Slot{} && !s.isForgotten(state)
 }
 
-func (s *sourceState) problemName() string {
-	if s.problem != "" {
-		return s.problem
+// forget lets no block be matched that is known at this time. Each reset takes a fresh slot, and what comes under that one is matched.
+func (s *Source) forget() {
+	slot := s.state.Load().slot
+	s.forgotten.Store(&slot)
+}
+
+func (s *Source) isForgotten(state *sourceState) bool {
+	f := s.forgotten.Load()
+	return f != nil && *f == state.slot && state.slot != kvindex.Slot{}
+}
+
+func (s *Source) problemName(state *sourceState) string {
+	switch {
+	case state.problem != "":
+		return state.problem
+	case s.isForgotten(state):
+		return problemForgotten
 	}
-	return string(s.about.Problem)
+	return string(state.about.Problem)
 }
 
 // Source returns the sink for the events of one endpoint. There is one at a time per endpoint; Close ends it.

@@ -33,7 +33,7 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 		return tokens, reason
 	}
 	if req.Form != openai.Tokens {
-		if r.tokenizer == nil {
+		if sc.settings.Tokenizer == nil {
 			return nil, ReasonNoTokenizer
 		}
 		ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -42,7 +42,7 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 		watch.lap(stageTokenize)
 		if err != nil {
 			reason := tokenizeReason(err)
-			if reason == Reason(openai.ReasonTooLong) && f.overModel(r.limits.PromptTokens) {
+			if reason == Reason(openai.ReasonTooLong) && f.overModel(sc.settings.Limits.PromptTokens) {
 				reason = ReasonOverModel
 			}
 			return nil, reason
@@ -55,7 +55,7 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 	if f.overModel(len(tokens)) {
 		return tokens, ReasonOverModel
 	}
-	if len(tokens) > r.limits.PromptTokens {
+	if len(tokens) > sc.settings.Limits.PromptTokens {
 		return tokens, Reason(openai.ReasonTooLong)
 	}
 	return tokens, ""
@@ -63,12 +63,12 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 
 // tokenize asks the engine of the least busy indexed candidate, and when that fails at once, another one.
 func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *openai.Request, watch *stopwatch) (tokenize.Result, error) {
-	call := tokenize.Call{Pool: f.name(), Model: req.Model, APIKey: r.keys[f.name()], Request: req}
+	call := tokenize.Call{Pool: f.name(), Model: req.Model, APIKey: sc.settings.APIKeys[f.name()], Request: req}
 	first := sc.leastBusy(f, nil, watch.last, r.random)
 	if first == nil { // all went down since they were gathered
 		return tokenize.Result{}, &tokenize.Error{Outcome: tokenize.Unreachable}
 	}
-	result, err := r.ask(ctx, first, call)
+	result, err := ask(ctx, sc.settings.Tokenizer, first, call)
 	if outcome := outcomeOf(err); outcome != tokenize.Unreachable && outcome != tokenize.Failed {
 		return result, err
 	}
@@ -76,12 +76,12 @@ func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *opena
 	if second == nil || ctx.Err() != nil {
 		return result, err
 	}
-	return r.ask(ctx, second, call)
+	return ask(ctx, sc.settings.Tokenizer, second, call)
 }
 
-func (r *Router) ask(ctx context.Context, e *pool.Endpoint, call tokenize.Call) (tokenize.Result, error) {
+func ask(ctx context.Context, t Tokenizer, e *pool.Endpoint, call tokenize.Call) (tokenize.Result, error) {
 	call.Endpoint = e.Addr()
-	result, err := r.tokenizer.Tokens(ctx, call)
+	result, err := t.Tokens(ctx, call)
 	if outcomeOf(err) == tokenize.Unreachable {
 		e.ReportConnectError()
 	}

@@ -110,6 +110,37 @@ func (w *world) hold(endpoint string, blockSize int, ns blockhash.Namespace, tok
 	s.Store(subscriber.Device, keys)
 }
 
+func (w *world) drain(endpoints ...string) {
+	w.t.Helper()
+	for _, e := range endpoints {
+		if err := w.r.Drain(e, true); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) undrain(endpoint string) {
+	w.t.Helper()
+	if err := w.r.Drain(endpoint, false); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) mode(pool string, m Mode, percent int) {
+	w.t.Helper()
+	if err := w.r.SetMode(pool, m, percent); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// apply replaces the pools and leaves the settings.
+func (w *world) apply(pools ...pool.Config) {
+	w.t.Helper()
+	if err := w.r.Apply(pools, *w.r.settings.Load()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // fail makes the probes of these endpoints be refused and waits until all are down.
 func (w *world) fail(endpoints ...string) {
 	w.t.Helper()

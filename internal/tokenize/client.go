@@ -31,6 +31,7 @@ const (
 // client makes single calls of /tokenize.
 type client struct {
 	maxTokens int
+	scheme    string
 	reused    *http.Transport // keeps connections
 	fresh     *http.Transport // dials for each call
 	buffers   sync.Pool       // of *bytes.Buffer, for replies
@@ -38,10 +39,16 @@ type client struct {
 
 func newClient(o Options) *client {
 	dialer := &net.Dialer{Timeout: o.Timeout, KeepAlive: -1}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!o.HTTP2)
+	protocols.SetHTTP2(o.HTTP2)
+	protocols.SetUnencryptedHTTP2(o.HTTP2)
 	transport := func() *http.Transport {
 		return &http.Transport{
 			// No proxy: endpoints are addresses of the own network.
 			DialContext:            dialer.DialContext,
+			DialTLSContext:         o.DialTLS,
+			Protocols:              protocols,
 			MaxIdleConns:           4 * o.Concurrency,
 			MaxIdleConnsPerHost:    o.Concurrency,
 			IdleConnTimeout:        idleTimeout,
@@ -49,7 +56,10 @@ func newClient(o Options) *client {
 			MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
-	c := &client{maxTokens: o.MaxTokens, reused: transport(), fresh: transport()}
+	c := &client{maxTokens: o.MaxTokens, scheme: "http", reused: transport(), fresh: transport()}
+	if o.DialTLS != nil {
+		c.scheme = "https"
+	}
 	c.fresh.DisableKeepAlives = true
 	c.buffers.New = func() any { return new(bytes.Buffer) }
 	return c
@@ -84,7 +94,7 @@ func (c *client) try(ctx context.Context, via *http.Transport, endpoint, apiKey 
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { a.connected, kept = true, i.Reused }}
 	req := (&http.Request{
 		Method:        http.MethodPost,
-		URL:           &url.URL{Scheme: "http", Host: endpoint, Path: "/tokenize"},
+		URL:           &url.URL{Scheme: c.scheme, Host: endpoint, Path: "/tokenize"},
 		Header:        http.Header{"Content-Type": {"application/json"}, "User-Agent": {"kvsteer"}},
 		Body:          io.NopCloser(bytes.NewReader(body)),
 		ContentLength: int64(len(body)),

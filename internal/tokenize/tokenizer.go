@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -20,6 +21,11 @@ type Options struct {
 	CacheAge    time.Duration // longest use of a cached answer; default 10 min
 	Concurrency int           // calls under way at one time; default 64
 	MaxTokens   int           // longest prompt, in tokens; default 262,144
+
+	// DialTLS connects to engines that speak TLS; nil stands for clear text.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
+	// HTTP2 speaks HTTP/2 to engines, without DialTLS by prior knowledge.
+	HTTP2 bool
 
 	Metrics *Metrics         // nil: not registered anywhere
 	Now     func() time.Time // default time.Now

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/watch"
+)
+
+// restartKeys are the keys whose change waits for a restart: listeners and how they speak, what the index is made for, and how engines
+// are spoken to. restart gives each its value of before.
+var restartKeys = []string{"listen", "tls", "insecure", "admin", "index", "engines"}
+
+// maxNamed bounds the keys that a log line names.
+const maxNamed = 20
+
+// reloads bring a changed configuration file into a running service.
+type reloads struct {
+	path     string
+	capacity int // endpoints that the index was made for
+	service  *service
+	log      *slog.Logger
+	metrics  *config.Metrics
+
+	mu         sync.Mutex
+	tokenizers tokenizers
+	keys       map[string]string // API keys by pool
+	current    *config.Config    // in use; what waits for a restart has the value of before
+}
+
+// config is the configuration in use. It must not be changed.
+func (r *reloads) config() *config.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+// run reads the file again when it or a key file changes, and at each hangup, until ctx ends.
+func (r *reloads) run(ctx context.Context, hangups <-chan os.Signal) error {
+	changed := make(chan struct{}, 1)
+	unwatch := func() {}
+	defer func() { unwatch() }()
+	var watched []string
+	for {
+		if files := r.files(); !slices.Equal(files, watched) {
+			unwatch()
+			var err error
+			if unwatch, err = r.watch(ctx, files, changed); err != nil {
+				return err
+			}
+			watched = files
+			r.reload(false) // what has changed before it was watched
+			continue
+		}
+		asked := false
+		select {
+		case <-changed:
+		case <-hangups:
+			asked = true
+		case <-ctx.Done():
+			return nil
+		}
+		r.reload(asked)
+	}
+}
+
+// files are those that a reload reads.
+func (r *reloads) files() []string {
+	files := []string{r.path}
+	for _, p := range r.config().Pools {
+		if p.APIKeyFile != "" {
+			files = append(files, p.APIKeyFile)
+		}
+	}
+	return files
+}
+
+// watch tells of changes of files until it is ended.
+func (r *reloads) watch(ctx context.Context, files []string, changed chan<- struct{}) (end func(), err error) {
+	w, err := watch.New(watch.Options{Paths: files, Log: r.log})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = w.Run(ctx, func() { // its errors are only those of ctx
+			select {
+			case changed <- struct{}{}:
+			default: // the file is about to be read anyway
+			}
+		})
+	})
+	return func() { cancel(); wg.Wait() }, nil
+}
+
+// reload reads the file and takes over what has changed. asked says that somebody wants to hear of it even if that is nothing.
+func (r *reloads) reload(asked bool) {
+	next, err := config.Load(r.path)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var done report
+	if err == nil {
+		done, err = r.apply(next)
+	}
+	switch {
+	case err != nil:
+		r.metrics.Refused()
+		r.log.Error("the changed configuration is refused; the one before stays in use", "problems", strings.ReplaceAll(err.Error(), "\n", "; "))
+	case done.empty() && !asked:
+		return
+	default:
+		r.metrics.Applied(time.Now())
+		done.log(r.log)
+	}
+}
+
+// apply takes over a configuration, all of it or, with an error, nothing. The caller holds mu. What can be refused comes first.
+func (r *reloads) apply(next *config.Config) (report, error) {
+	var done report
+	keys, err := apiKeys(next)
+	if err != nil {
+		return done, err
+	}
+	if n := next.Endpoints(); n > r.capacity {
+		return done, fmt.Errorf("pools: %d endpoints, and the index was made for %d when the router started: restart it, with index.max_endpoints for more to come", n, r.capacity)
+	}
+	r.restrain(next, &done)
+	done.enter(config.Diff(r.current, next), !maps.Equal(keys, r.keys))
+	if done.empty() {
+		return done, nil
+	}
+	tokenizers := r.tokenizers
+	if done.touches("tokenize", "limits.prompt_tokens") {
+		if err := tokenizers.replace(next); err != nil {
+			return done, err
+		}
+	}
+	s := r.service
+	if err := s.router.Apply(poolConfigs(next), settings(next, tokenizers.current, keys)); err != nil {
+		return done, err
+	}
+	if tokenizers.current != r.tokenizers.current {
+		r.tokenizers.current.Close()
+	}
+	if done.touches("probe") {
+		s.pools.SetProbeInterval(next.Probe.Interval.Std())
+	}
+	r.tokenizers, r.keys, r.current = tokenizers, keys, next
+	// Nothing is refused from here on: what the parts still check, package config has checked.
+	problems := s.followers.set(followedBy(next))
+	if err := s.extproc.Apply(limits(next)); err != nil {
+		problems = append(problems, err)
+	}
+	for _, err := range problems {
+		r.log.Error("a part of the configuration could not be taken over", "error", err)
+	}
+	return done, nil
+}
+
+// restrain gives keys of next that wait for a restart the values that they have, and notes them.
+func (r *reloads) restrain(next *config.Config, done *report) {
+	for _, c := range config.Diff(r.current, next) {
+		if slices.ContainsFunc(restartKeys, c.Under) {
+			done.waiting = append(done.waiting, c.Key)
+		}
+	}
+	was := r.current
+	next.Listen, next.TLS, next.Insecure, next.Admin, next.Index, next.Engines = was.Listen, was.TLS, was.Insecure, was.Admin, was.Index, was.Engines
+	// gRPC's bound of a message is that of the start.
+	if most := config.Size(r.service.extproc.MaxBody()); next.Limits.Body > most {
+		next.Limits.Body = most
+		done.waiting = append(done.waiting, "limits.body")
+	}
+}
+
+// report is what a reload has done.
+type report struct {
+	changes []config.Change
+	keys    bool     // API keys have other contents
+	waiting []string // keys that wait for a restart
+}
+
+func (r *report) enter(changes []config.Change, keys bool) { r.changes, r.keys = changes, keys }
+
+func (r *report) empty() bool { return len(r.changes) == 0 && !r.keys && len(r.waiting) == 0 }
+
+// touches reports whether something has changed under one of these keys.
+func (r *report) touches(keys ...string) bool {
+	return slices.ContainsFunc(r.changes, func(c config.Change) bool { return slices.ContainsFunc(keys, c.Under) })
+}
+
+// log writes one line that names what has changed, and one that names what waits.
+func (r *report) log(log *slog.Logger) {
+	var attrs []any
+	for _, kind := range []config.Kind{config.Added, config.Removed, config.Changed} {
+		var keys []string
+		for _, c := range r.changes {
+			if c.Kind == kind {
+				keys = append(keys, c.Key)
+			}
+		}
+		if len(keys) > 0 {
+			attrs = append(attrs, string(kind), names(keys))
+		}
+	}
+	if r.keys {
+		attrs = append(attrs, "api_keys", "read again")
+	}
+	if len(attrs) == 0 {
+		attrs = append(attrs, "changed", "nothing")
+	}
+	log.Info("configuration read again", attrs...)
+	if len(r.waiting) > 0 {
+		log.Warn("some changed keys wait for a restart of the router; the rest is in use", "keys", names(r.waiting))
+	}
+}
+
+// names joins keys, of which it leaves out what would be too many.
+func names(keys []string) string {
+	more := ""
+	if n := len(keys) - maxNamed; n > 0 {
+		keys, more = keys[:maxNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(keys, " ") + more
+}

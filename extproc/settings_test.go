@@ -1,0 +1,117 @@
+package extproc
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/kvsteer/kvsteer/internal/router"
+)
+
+func TestReady(t *testing.T) {
+	ready := make(chan struct{})
+	r := run(t, listenTCP(t), Options{Decider: always(decided()), Ready: ready, Notice: 300 * time.Millisecond})
+	checks := healthpb.NewHealthClient(r.conn)
+	is := func(service string, want healthpb.HealthCheckResponse_ServingStatus) bool {
+		resp, err := checks.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		return err == nil && resp.GetStatus() == want
+	}
+	services := []string{"", "envoy.service.ext_proc.v3.ExternalProcessor"}
+	for _, s := range services {
+		if !is(s, healthpb.HealthCheckResponse_NOT_SERVING) {
+			t.Errorf("%q: not NOT_SERVING before it is ready", s)
+		}
+	}
+	if got := target(exchangeOne(t, r.open(t.Context(), t), headersIn(true))); got == "" {
+		t.Error("not routed before it is ready")
+	}
+	close(ready)
+	for _, s := range services {
+		eventually(t, "SERVING", func() bool { return is(s, healthpb.HealthCheckResponse_SERVING) })
+	}
+	r.stop()
+	eventually(t, "NOT_SERVING at the end", func() bool { return is("", healthpb.HealthCheckResponse_NOT_SERVING) })
+}
+
+// A stop before it is ready ends as any other.
+func TestNeverReady(t *testing.T) {
+	r := run(t, listenTCP(t), Options{Decider: always(decided()), Ready: make(chan struct{})})
+	r.stop()
+	if err := <-r.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestApply(t *testing.T) {
+	var left time.Duration
+	decide := deciderFunc(func(ctx context.Context, req router.Request) router.Decision {
+		deadline, _ := ctx.Deadline()
+		left = time.Until(deadline)
+		d := decided()
+		if req.Unread {
+			d.Reason = "unread"
+		}
+		return d
+	})
+	s := newService(t, Options{Decider: decide, MaxBody: 1000, Budget: time.Hour})
+	reason := func(body string) string {
+		t.Helper()
+		var got string
+		f := newFake()
+		done := f.serve(s)
+		f.in <- headersIn(false)
+		<-f.out
+		f.in <- bodyIn(true, body)
+		r := <-f.out
+		got = r.GetDynamicMetadata().GetFields()["kvsteer"].GetStructValue().GetFields()["reason"].GetStringValue()
+		closeStream(f)
+		<-done
+		return got
+	}
+	if got := reason(big(900)); got == "unread" || left < time.Minute {
+		t.Fatalf("reason %q, %v left", got, left)
+	}
+	if err := s.Apply(Options{MaxBody: 500, Budget: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	if got := reason(big(900)); got != "unread" || left > time.Second {
+		t.Errorf("reason %q, %v left under lower limits", got, left)
+	}
+	err := s.Apply(Options{MaxBody: 1001, Drain: -1})
+	for _, part := range []string{"max body: 1001 is above the 1000", "drain"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v lacks %q", err, part)
+		}
+	}
+	if got := reason(big(900)); got != "unread" {
+		t.Errorf("reason %q after options that were refused", got)
+	}
+	if err := s.Apply(Options{MaxBody: 1000, MaxTotal: 1000 + slack}); err != nil {
+		t.Fatal(err)
+	}
+	if got := reason(big(900)); got == "unread" {
+		t.Errorf("reason %q under the limits of the beginning", got)
+	}
+}
+
+func TestAccountBound(t *testing.T) {
+	a := newAccount(100, 1000, newGauge())
+	h := holding{account: a}
+	if !h.resize(900) {
+		t.Fatal("no room")
+	}
+	a.bound(100, 500)
+	if h.resize(901) {
+		t.Error("room above a bound that was lowered")
+	}
+	if !h.resize(400) {
+		t.Error("no room for less")
+	}
+	a.bound(100, 2000)
+	if !h.resize(901) {
+		t.Error("no room below a bound that was raised")
+	}
+}

@@ -1,0 +1,75 @@
+package router
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is what a router holds and believes at one moment, for people and their tools. It has no text of any request.
+type State struct {
+	Time  time.Time   `json:"time"`
+	Pools []PoolState `json:"pools"`
+}
+
+// PoolState is one pool.
+type PoolState struct {
+	Name      string          `json:"name"`
+	Models    []string        `json:"models"`
+	Adapters  []string        `json:"adapters,omitempty"`
+	Mode      Mode            `json:"mode"`
+	Percent   int             `json:"percent"` // of the requests that are steered in mode on
+	Endpoints []EndpointState `json:"endpoints"`
+}
+
+// EndpointState is one endpoint.
+type EndpointState struct {
+	Address  string `json:"address"`
+	Healthy  bool   `json:"healthy"`
+	Suspect  bool   `json:"suspect"`  // a request sent there ran elsewhere, and no probe has been good since
+	Draining bool   `json:"draining"` // gets no new requests
+
+	Events       bool   `json:"events"`            // has an event source
+	Connected    bool   `json:"connected"`         // which is connected
+	Matchable    bool   `json:"matchable"`         // its blocks are matched
+	Problem      string `json:"problem,omitempty"` // what keeps them from it, one of docs/metrics.md
+	BlockSize    int    `json:"block_size"`        // tokens; 0 while not known
+	Blocks       int    `json:"blocks"`            // held in any tier
+	DeviceBlocks int    `json:"device_blocks"`     // held in the engine's own memory
+
+	ApproximateBlocks int `json:"approximate_blocks"` // blocks of text believed to be there
+
+	Backlog float64 `json:"backlog_tokens"` // prompt tokens charged and not worked off
+	Memory  float64 `json:"memory_tokens"`  // tokens of running and recent requests
+}
+
+// Record is one decision of the past.
+type Record struct {
+	Time     time.Time
+	Duration time.Duration // of making it
+	Decision Decision
+}
+
+// ParseMode reads a mode as configurations write it.
+func ParseMode(text string) (Mode, error) {
+	switch text {
+	case "on":
+		return ModeOn, nil
+	case "observe":
+		return ModeObserve, nil
+	case "off":
+		return ModeOff, nil
+	}
+	return ModeOff, fmt.Errorf("mode %q is none of on, observe and off", text)
+}
+
+// MarshalText writes the mode as configurations do.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads the mode as configurations write it.
+func (m *Mode) UnmarshalText(text []byte) error {
+	v, err := ParseMode(string(text))
+	if err == nil {
+		*m = v
+	}
+	return err
+}

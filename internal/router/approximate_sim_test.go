@@ -172,7 +172,7 @@ func TestConversationsByText(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("engines=%d/tenants=%d/rate=%v/cache=%d", tt.engines, tt.tenants, tt.perSecond, tt.cache), func(t *testing.T) {
-			const conversations = 120
+			const conversations = 60
 			s := simulateText(t, tt.engines, conversations, tt.tenants, tt.perSecond, tt.cache, false)
 			rr := simulateText(t, tt.engines, conversations, tt.tenants, tt.perSecond, tt.cache, true)
 			share := func(s *textSim) float64 { return float64(s.stuck) / float64(s.followUps) }

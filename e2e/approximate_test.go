@@ -33,7 +33,7 @@ func TestFollowUpsWithoutEvents(t *testing.T) {
 
 		followUps, held, sound := 0, 0, 0
 		predicted, cached := 0.0, 0.0 // shares of prompts
-		last := map[int]lab.Reply{} // the turn before, by conversation
+		last := map[int]lab.Reply{}   // the turn before, by conversation
 		perEndpoint := map[string]int{}
 		for turn := range turns {
 			for _, r := range all {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvsteer/kvsteer/extproc"
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
@@ -97,6 +98,7 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	pool.NewMetrics(&r)
+	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)
 	extproc.NewMetrics(&r)

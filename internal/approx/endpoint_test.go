@@ -32,8 +32,8 @@ func TestForgetting(t *testing.T) {
 		do   func(x *Index, e *Endpoint) (life uint64, l Limits, now time.Time)
 		a, b int // keys held afterwards
 	}{
-		{"both are held", func(_ *Index, e *Endpoint) (uint64, Limits, time.Time) { return 0, wide, epoch }, 10, 10},
-		{"went down", func(_ *Index, e *Endpoint) (uint64, Limits, time.Time) { return 1, wide, epoch }, 0, 0},
+		{"both are held", func(_ *Index, _ *Endpoint) (uint64, Limits, time.Time) { return 0, wide, epoch }, 10, 10},
+		{"went down", func(_ *Index, _ *Endpoint) (uint64, Limits, time.Time) { return 1, wide, epoch }, 0, 0},
 		{"went down and was sent one again", func(_ *Index, e *Endpoint) (uint64, Limits, time.Time) {
 			e.Learn(b, 1, wide, epoch)
 			return 1, wide, epoch
@@ -66,7 +66,7 @@ func TestForgetting(t *testing.T) {
 			e.Learn(run(201, 5), 0, Limits{Lifetime: time.Hour}, epoch)
 			return 0, wide, epoch
 		}, 10, 10},
-		{"lifetime", func(_ *Index, e *Endpoint) (uint64, Limits, time.Time) { return 0, wide, epoch.Add(time.Hour + 1) }, 0, 0},
+		{"lifetime", func(_ *Index, _ *Endpoint) (uint64, Limits, time.Time) { return 0, wide, epoch.Add(time.Hour + 1) }, 0, 0},
 		{"lifetime of what was not used", func(_ *Index, e *Endpoint) (uint64, Limits, time.Time) {
 			e.Learn(a[:4], 0, wide, epoch.Add(time.Minute))
 			return 0, wide, epoch.Add(time.Hour + 1)

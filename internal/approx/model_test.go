@@ -101,7 +101,7 @@ func TestAgainstModel(t *testing.T) {
 			now := epoch
 			var prompts [][]uint64
 			next := uint64(1)
-			for range 1500 {
+			for range 1000 {
 				var keys []uint64
 				if len(prompts) > 0 && rnd.IntN(4) > 0 {
 					p := prompts[rnd.IntN(len(prompts))]

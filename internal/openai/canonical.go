@@ -72,12 +72,12 @@ func (r *Request) WriteText(w TextWriter, buf []byte) bool {
 	t := texter{out: w, buf: buf[:0], head: true}
 	t.writeHead(&x)
 	t.head = false
-	switch {
-	case x.Form == Messages:
+	switch x.Form {
+	case Messages:
 		t.messages(x.whole, !x.unordered)
-	case x.Form == Text:
+	case Text:
 		t.content(&x.whole)
-	case x.Form == Tokens:
+	case Tokens:
 		t.ids(x.Tokens)
 	default:
 		t.prompts(x.prompts)
@@ -245,13 +245,13 @@ func (t *texter) ids(ids []uint32) {
 // prompts writes a list of prompts, each a string or a list of token ids, or one list of token ids.
 func (t *texter) prompts(raw Raw) {
 	w := walk{data: raw}
-	w.enter('[')
+	w.enter()
 	for w.next() {
-		switch c := w.space(); {
-		case c == '"':
+		switch w.space() {
+		case '"':
 			t.mark(markMessage)
 			t.content(&w)
-		case c == '[':
+		case '[':
 			t.mark(markMessage)
 			t.prompts(w.value())
 		default:
@@ -275,7 +275,7 @@ func (t *texter) id(raw Raw) {
 }
 
 func (t *texter) messages(w walk, ordered bool) {
-	w.enter('[')
+	w.enter()
 	for first := true; w.next(); first = false {
 		t.mark(markMessage)
 		if w.space() != '{' {
@@ -293,7 +293,7 @@ func (t *texter) messages(w walk, ordered bool) {
 // message writes a message whose fields stand in the order of the text as it reads them, and any other one field after field.
 func (t *texter) message(w *walk, ordered bool) {
 	var fields [messageFields]walk
-	w.enter('{')
+	w.enter()
 	for w.next() {
 		number := messageField(w.key())
 		switch {
@@ -354,7 +354,7 @@ func messageField(key []byte) int {
 
 // parts writes the parts of a content.
 func (t *texter) parts(w *walk) {
-	w.enter('[')
+	w.enter()
 	for first := true; w.next(); first = false {
 		if !first {
 			t.put([]byte(`\n`)) // as a string of two lines has it
@@ -377,7 +377,7 @@ func (t *texter) part(w *walk) {
 	}
 	var kind []byte
 	var text, refusal, thinking walk
-	w.enter('{')
+	w.enter()
 	for w.next() {
 		key := w.key()
 		c := w.space()

@@ -168,6 +168,7 @@ func TestNoText(t *testing.T) {
 		{"embeddings", completions, `{"model":"m","prompt":"a","prompt_embeds":"QQ=="}`},
 		{"embeddings among parts", chats, chatOf(`{"role":"user","content":[{"type":"prompt_embeds"}]}`)},
 		{"bad salt", chats, `{"model":"m","cache_salt":"","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`},
+		{"no messages, and a template", chats, `{"model":"m","chat_template":"t"}`},
 		{"bad ids", completions, `{"model":"m","prompt":[1,-2]}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

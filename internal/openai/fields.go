@@ -91,7 +91,7 @@ func (p *parser) inexact() *inexact {
 	default:
 		return nil
 	}
-	if p.faults&none != 0 {
+	if p.faults&none != 0 || p.prompt == "" && p.r.Form == NoPrompt {
 		return nil
 	}
 	text := p.source

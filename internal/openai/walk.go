@@ -23,13 +23,10 @@ func (w *walk) space() byte {
 	return 0
 }
 
-// enter steps into the array or object that starts here, and reports whether one does.
-func (w *walk) enter(opening byte) bool {
-	if w.space() != opening {
-		return false
-	}
+// enter steps into the array or object that starts here.
+func (w *walk) enter() {
+	w.space()
 	w.pos++
-	return true
 }
 
 // next reports whether there is another entry and moves to it; at the end it leaves the array or object.

@@ -37,11 +37,13 @@ func (r *Router) keyText(sc *scratch, f *fleet, adapter string, req *openai.Requ
 	return true
 }
 
-// recall enters what each candidate was sent of the prompt into sc.standings, in tokens by estimate, and reports whether any was sent some. prompt
-// is the estimated number of tokens of the whole.
-func (r *Router) recall(sc *scratch, f *fleet, req *openai.Request, watch *stopwatch) (prompt int, held bool) {
+// recall enters what each candidate was sent of the prompt into sc.standings, in tokens, and reports whether any was sent some. prompt is how many
+// tokens the prompt has, 0 when that is not known; then it is estimated, and longest at most.
+func (r *Router) recall(sc *scratch, f *fleet, req *openai.Request, prompt, longest int, watch *stopwatch) (tokens int, held bool) {
 	perToken := f.ratio.of(req)
-	prompt = int(math.Ceil(float64(sc.text.Bytes) / perToken))
+	if prompt == 0 {
+		prompt = min(int(math.Ceil(float64(sc.text.Bytes)/perToken)), longest)
+	}
 	if len(sc.candidates) == 1 {
 		return prompt, false
 	}
@@ -59,9 +61,10 @@ func (r *Router) recall(sc *scratch, f *fleet, req *openai.Request, watch *stopw
 		r.texts.Match(sc.text.Keys[:sc.text.Reusable()], sc.slots, sc.held)
 	}
 	for k, i := range sc.at {
-		tokens := int(float64(sc.text.Covered(int(sc.held[k].Any))) / perToken)
-		sc.standings[i].device, sc.standings[i].any = tokens, tokens
-		held = held || tokens > 0
+		n := int(float64(sc.text.Covered(int(sc.held[k].Any))) / perToken)
+		n = max(0, min(n, prompt-1)) // the engine computes the last token
+		sc.standings[i].device, sc.standings[i].any = n, n
+		held = held || n > 0
 	}
 	watch.lap(stageRecall)
 	return prompt, held

@@ -3,8 +3,10 @@ package router
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
+	"github.com/kvsteer/kvsteer/subscriber"
 )
 
 // textual is a world whose pool matches by text, too.
@@ -218,8 +221,9 @@ func TestApproximateForgets(t *testing.T) {
 			w.apply(texted(3))
 		}, RungLoad},
 		{"a configuration that switches it off", func(w *world, _ string) { w.apply(chat(3)) }, RungLoad},
+		{"a configuration that switches it off and on again", func(w *world, _ string) { w.apply(chat(3)); w.apply(texted(3)) }, RungLoad},
 		{"time", func(w *world, _ string) { w.pass(2 * time.Hour) }, RungLoad},
-		{"the cache is full of others", func(w *world, endpoint string) {
+		{"the cache is full of others", func(w *world, _ string) {
 			for i := range 400 {
 				w.sendAlone(chats("", message("user", fmt.Sprintf("Story %d. ", i), 2000)))
 			}
@@ -309,6 +313,45 @@ func TestApproximateAsksNobody(t *testing.T) {
 	}
 }
 
+// A prompt that is estimated to be longer than the model takes is counted as long as the model takes, and never as held to its end.
+func TestApproximateLongerThanTheModel(t *testing.T) {
+	c := texted(2)
+	c.MaxModelLen = 200
+	texts, err := approx.New(approx.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, Options{Texts: texts}, c)
+	text := message("user", "Hello there. ", 200)
+	w.sendAlone(chats("", text))
+	if d := w.sendAlone(chats("", text)); d.Rung != RungApproximate || d.Prompt != 200 || d.Matched != 199 {
+		t.Errorf("decision %+v", d)
+	}
+	for _, l := range w.loads(w.clock()) {
+		if l.memory < 0 || l.backlog < 0 {
+			t.Errorf("load %+v", l)
+		}
+	}
+}
+
+// What events say of a cache holds for what is assumed of it.
+func TestEventsForget(t *testing.T) {
+	text := message("user", "Hello there. ", 100)
+	for cause, want := range map[subscriber.Cause]Rung{
+		subscriber.CauseGap: RungApproximate, subscriber.CauseDisconnect: RungApproximate, subscriber.CauseUnreadable: RungApproximate,
+		subscriber.CauseBackwards: RungLoad, subscriber.CauseCleared: RungLoad,
+	} {
+		t.Run(string(cause), func(t *testing.T) {
+			w := textual(t, Options{}, 2)
+			one := w.sendAlone(chats("", text))
+			w.connect(one.Endpoint, block).Reset(cause)
+			if two := w.sendAlone(chats("", text)); two.Rung != want || two.Reason != ReasonNoIndex {
+				t.Errorf("decision %+v, want rung %s", two, want)
+			}
+		})
+	}
+}
+
 // The bytes of a token are learned from prompts whose tokens are known: here each byte is a token.
 func TestRatioIsLearned(t *testing.T) {
 	w := textual(t, Options{}, 2)
@@ -362,11 +405,59 @@ func TestApproximateAllocates(t *testing.T) {
 		if !w.r.keyText(sc, f, "", &parsed, &watch) {
 			t.Fatal("no text")
 		}
-		w.r.recall(sc, f, &parsed, &watch)
+		w.r.recall(sc, f, &parsed, 0, 1<<20, &watch)
 		w.r.learn(sc, f, "", &parsed, &d, 3, true, &watch)
 	}
 	one()
 	if n := testing.AllocsPerRun(20, one); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// Decisions by text go on while endpoints are reset, drained and replaced, and while the configuration changes what is remembered.
+func TestApproximateConcurrentUse(t *testing.T) {
+	w := textual(t, Options{Now: time.Now}, 6)
+	stop := make(chan struct{})
+	var changes, deciders sync.WaitGroup
+	changes.Go(func() {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			switch e := address(rnd.IntN(6)); rnd.IntN(4) {
+			case 0:
+				_ = w.r.Reset(e)
+			case 1:
+				_ = w.r.Drain(e, rnd.IntN(2) == 0)
+			default:
+				c := texted(4 + rnd.IntN(3))
+				c.CacheTokens = []int{0, 1000, 400_000}[rnd.IntN(3)]
+				if err := w.r.Apply([]pool.Config{c}, *w.r.settings.Load()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for g := range 4 {
+		deciders.Go(func() {
+			for i := range 150 {
+				said := []string{message("system", "You are kind. ", 60)}
+				for turn := range 4 {
+					said = append(said, message("user", fmt.Sprintf("%d %d %d. ", g, i, turn), 40))
+					if d := w.r.Decide(t.Context(), chats("", said...)); d.Matched > 0 && d.Matched >= d.Prompt {
+						t.Errorf("decision %+v", d)
+					}
+				}
+			}
+		})
+	}
+	deciders.Wait()
+	close(stop)
+	changes.Wait()
+	if !w.r.texts.Sound() {
+		t.Error("a check found a difference")
 	}
 }

@@ -72,6 +72,11 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	f.mu.Unlock()
 	f.pool.Store(p)
 	f.targets.Store(&targets)
+	if tokens, _ := p.Cache(); tokens == 0 {
+		for _, t := range targets {
+			t.forgetSent()
+		}
+	}
 	mode, _ := ParseMode(p.Mode()) // checked by package pool
 	if s := (steering{mode: mode, percent: 100 - p.Unsteered()}); s != f.configured {
 		f.configured = s
@@ -81,6 +86,13 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 		gone = append(gone, t)
 	}
 	return gone
+}
+
+// forgetSent drops what the endpoint was sent: its cache is taken to be empty.
+func (t *target) forgetSent() {
+	if t.sent != nil {
+		t.sent.Forget()
+	}
 }
 
 func (f *fleet) name() string { return f.pool.Load().Name() }

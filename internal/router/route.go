@@ -71,11 +71,8 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	texted := false // whether sc.text has the prompt
 	if recalled(d.Reason) && spent(ctx, watch.last, deadline) == "" {
 		if texted = r.keyText(sc, f, adapter, &parsed, watch); texted {
-			estimated, held := r.recall(sc, f, &parsed, watch)
-			if tokens == nil {
-				prompt = min(estimated, longest(f, sc.settings))
-			}
-			if held {
+			var held bool
+			if prompt, held = r.recall(sc, f, &parsed, len(tokens), longest(f, sc.settings), watch); held {
 				d.Rung, d.Prompt = RungApproximate, prompt
 			}
 		}
@@ -94,7 +91,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}
-	d.Matched = min(sc.standings[first].any, prompt)
+	d.Matched = sc.standings[first].any
 	if d.Reason == "" {
 		d.Rung = RungExact
 		d.Reason = outcome(sc.standings, first, usable)

@@ -133,9 +133,7 @@ func (r *Router) forget(t *target) {
 	if s := t.source.Load(); s != nil {
 		s.forget()
 	}
-	if t.sent != nil {
-		t.sent.Forget()
-	}
+	t.forgetSent()
 }
 
 // target finds an endpoint by its address; nil when there is none.

@@ -12,10 +12,10 @@ BENCH        ?= .
 BENCH_TIME   ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench fuzz soak format generate clean
+.PHONY: help build demo demo-vllm test dashboards-test lint bench fuzz soak format generate clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  make demo ARGS="--json FILE"   options of the demo: see bin/kvsteer demo --help'
 
 build: ## Build the static binary bin/kvsteer
@@ -24,10 +24,21 @@ build: ## Build the static binary bin/kvsteer
 demo: build ## Show kvsteer on a real Envoy with simulated engines, beside round robin (about a minute)
 	@envoy="$$(scripts/envoy.sh)" && exec env ENVOY="$$envoy" bin/kvsteer demo $(ARGS)
 
+demo-vllm: build ## Show kvsteer on two real vLLM engines on CPU (first time: some 6 GB to install; minutes)
+	@$(GO) build -o bin/demo-vllm ./examples/vllm-cpu && settings="$$(examples/vllm-cpu/setup.sh)" && envoy="$$(scripts/envoy.sh)" && \
+	eval "$$settings" && exec env ENVOY="$$envoy" bin/demo-vllm $(ARGS)
+
 test: build ## Run all tests with the race detector, end-to-end tests on real Envoys included
 	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_ENVOY_1_37="$$(scripts/envoy.sh 1.37.0)" && \
-	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 && \
-	$(GO) vet ./... && $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) ./...
+	KVSTEER_PROMTOOL="$$(scripts/prometheus.sh)/promtool" && \
+	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 KVSTEER_PROMTOOL && \
+	$(GO) vet ./... && $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) ./... && \
+	$(GO) -C deploy/schema test ./...
+
+dashboards-test: ## Run every query of the dashboard and the alerts on a real Prometheus that reads a running site (a minute)
+	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_PROMETHEUS="$$(scripts/prometheus.sh)/prometheus" && \
+	export KVSTEER_ENVOY_1_40 KVSTEER_PROMETHEUS && \
+	$(GO) test -tags dashboards -run '^TestDashboardsLive$$' -count 1 -v -timeout 10m $(ARGS) ./deploy
 
 lint: ## Check format, vet and lint
 	@unformatted="$$($(TOOLS) gofumpt -l $$(git ls-files '*.go'))"; \
@@ -58,4 +69,4 @@ generate: ## Write the generated parts of docs/ and THIRD_PARTY_NOTICES again
 	$(GO) test ./internal/repocheck -run '^Test(Docs|Notices)$$' -count 1 -update
 
 clean: ## Remove what the targets built and fetched
-	rm -rf bin .envoy
+	rm -rf bin .envoy .prometheus

@@ -10,7 +10,7 @@ import (
 // silentPool are engines as an operator has them before anything about kvsteer is known to them: they publish no events.
 func silentPool(engines int) lab.PoolOptions {
 	return lab.PoolOptions{
-		Name: "chat", Model: "sim", Engines: engines, Silent: true, More: "adapters: [sql]\n  prefill_rate: 40000",
+		Name: "chat", Model: "sim", Engines: engines, Silent: true, Config: "adapters: [sql]\n  prefill_rate: 40000",
 		Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000", "--adapter", "sql"},
 	}
 }

@@ -27,53 +27,57 @@ func TestRouterFailures(t *testing.T) {
 		}})
 		l := startLoad(t, site, audience{"one", 3, one}, audience{"two", 3, two})
 		w := startWatch(t, site)
-
-		matched := func(what string) {
-			t.Helper()
-			var replies map[string]lab.Reply
-			begin := time.Now()
-			eventually(t, "a router that answers its health checks", func() bool { return routersSeen(t, site) == 1 })
-			w.untilEachPool("requests matched "+what, 4, begin, func(e lab.LogEntry) bool {
-				if e.Reason != "prefix" {
-					return false
-				}
-				if _, ok := replies[e.RequestID]; !ok {
-					replies = l.replies()
-				}
-				return replies[e.RequestID].CachedTokens > 0
-			})
-		}
-		undecided := func(e lab.LogEntry) bool { return e.DecisionID == "" }
-
-		matched("at first")
-
-		begin := time.Now()
-		site.Router.Kill()
-		w.untilEachPool("requests without a killed router", 10, begin, undecided)
-		restart(t, site)
-		matched("after a kill")
-
-		begin = time.Now()
-		if err := site.Pause(); err != nil {
-			t.Fatal(err)
-		}
-		w.untilEachPool("requests with a hung router", 2, begin, undecided)
-		eventually(t, "Envoy takes a hung router out", func() bool { return routersSeen(t, site) == 0 })
-		w.untilEachPool("requests without a hung router", 10, time.Now(), undecided)
-		if err := site.Resume(); err != nil {
-			t.Fatal(err)
-		}
-		matched("after a hang")
-
-		begin = time.Now()
-		site.Router.Stop()
-		w.untilEachPool("requests without a stopped router", 10, begin, undecided)
-		restart(t, site)
-		matched("after a stop")
-
+		breakRouter(t, site, l, w)
 		done := l.end()
 		checkRouterFailures(t, done, w)
 	})
+}
+
+// breakRouter kills, hangs and stops the router under load, and has it come back each time.
+func breakRouter(t *testing.T, site *lab.Site, l *load, w *watch) {
+	t.Helper()
+	matched := func(what string) {
+		t.Helper()
+		var replies map[string]lab.Reply
+		begin := time.Now()
+		eventually(t, "a router that answers its health checks", func() bool { return routersSeen(t, site) == 1 })
+		w.untilEachPool("requests matched "+what, 4, begin, func(e lab.LogEntry) bool {
+			if e.Reason != "prefix" {
+				return false
+			}
+			if _, ok := replies[e.RequestID]; !ok {
+				replies = l.replies()
+			}
+			return replies[e.RequestID].CachedTokens > 0
+		})
+	}
+	undecided := func(e lab.LogEntry) bool { return e.DecisionID == "" }
+
+	matched("at first")
+
+	begin := time.Now()
+	site.Router.Kill()
+	w.untilEachPool("requests without a killed router", 10, begin, undecided)
+	restart(t, site)
+	matched("after a kill")
+
+	begin = time.Now()
+	if err := site.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	w.untilEachPool("requests with a hung router", 2, begin, undecided)
+	eventually(t, "Envoy takes a hung router out", func() bool { return routersSeen(t, site) == 0 })
+	w.untilEachPool("requests without a hung router", 10, time.Now(), undecided)
+	if err := site.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	matched("after a hang")
+
+	begin = time.Now()
+	site.Router.Stop()
+	w.untilEachPool("requests without a stopped router", 10, begin, undecided)
+	restart(t, site)
+	matched("after a stop")
 }
 
 func restart(t *testing.T, site *lab.Site) {

@@ -1,20 +1,22 @@
 //go:build vllm
 
-// These tests run on real engines: two vLLM 0.32 servers (or more) that somebody has started, on GPUs or on CPU, each with
+// These tests run on real engines.
 //
-//	vllm serve MODEL --served-model-name tiny --host 127.0.0.1 --port 18100 --block-size 32 --enable-prompt-tokens-details \
-//	  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:25557","topic":"kv-events"}'
+// TestVLLMDemo and TestVLLMExample start two vLLM 0.32 servers on CPU themselves, as examples/vllm-cpu does; its README has the
+// environment variables that name an installation and a model that are there already.
 //
-// the second one with --port 18101 and tcp://127.0.0.1:25567. VLLM_SERVER_DEV_MODE=1 in their environment gives them the path
-// that TestVLLMForgets needs. The engines connect to the router for their events; the tests start router and Envoy. Any model
-// with a chat template and room for 2,048 tokens will do, and any --prefix-caching-hash-algo. On CPU a model of two small layers
-// with random weights (--load-format dummy) serves as well as any: what is compared are tokens and blocks, not words.
+//	go test -tags vllm -run '^TestVLLM(Demo|Example)$' -count 1 -v -timeout 60m ./e2e
+//
+// The others need two vLLM servers (or more) that somebody has started, on GPUs or on CPU: with what kvsteer engine-args prints for endpoints
+// that listen, and served under the name tiny. VLLM_SERVER_DEV_MODE=1 in their environment gives them the path that TestVLLMForgets
+// needs. The engines connect to the router for their events; the tests start router and Envoy. Any model with a chat template and room
+// for 2,048 tokens will do. What is compared are tokens and blocks, not words.
 //
 //	export KVSTEER_VLLM=127.0.0.1:18100=127.0.0.1:25557,127.0.0.1:18101=127.0.0.1:25567
-//	go test -tags vllm -run '^TestVLLM' -count 1 -v ./e2e
+//	go test -tags vllm -run '^TestVLLM(FollowUps|Salt|Forgets|Restart)$' -count 1 -v ./e2e
 //
 // KVSTEER_VLLM lists each engine's HTTP address and, after the equals sign, the address it connects to for its events.
-// KVSTEER_VLLM_MODEL and KVSTEER_VLLM_BLOCK_SIZE say what differs from tiny and 32. TestVLLMRestart also needs
+// KVSTEER_VLLM_NAME and KVSTEER_VLLM_BLOCK_SIZE say what differs from tiny and 32. TestVLLMRestart also needs
 // KVSTEER_VLLM_RESTART, a shell command that kills the first engine (SIGKILL, with its children) and starts it again.
 package e2e
 
@@ -25,6 +27,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +36,57 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
+
+// TestVLLMDemo runs what "make demo-vllm" runs.
+func TestVLLMDemo(t *testing.T) {
+	report, _ := runVLLMDemo(t, 50, 40*time.Minute, vllmSettings(t)...)
+	t.Logf("%+v", report.Traffic)
+	if f := report.Traffic; f.Requests != 200 || f.FollowUps != 150 {
+		t.Errorf("%d requests, %d of them follow-ups; want 200 and 150", f.Requests, f.FollowUps)
+	}
+}
+
+// vllmSettings has setup.sh prepare vLLM and the model, and returns PATH and MODEL.
+func vllmSettings(t *testing.T) []string {
+	t.Helper()
+	setup := exec.Command("bash", "-e", "-c", `eval "$(../examples/vllm-cpu/setup.sh)"; printf 'PATH=%s\nMODEL=%s\n' "$PATH" "$MODEL"`)
+	setup.Stderr = os.Stderr
+	out, err := setup.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// TestVLLMExample runs the shell blocks of examples/vllm-cpu/README.md that it is named at, one after the other, in one shell.
+func TestVLLMExample(t *testing.T) {
+	var script strings.Builder
+	for _, b := range docBlocks(t) {
+		if b.mark == "tried by: TestVLLMExample" {
+			script.WriteString(b.text)
+		}
+	}
+	shell := startCommand(t, "..", []string{"ENVOY=" + binaries.envoy[envoyNewest]}, "bash", "-e", "-u", "-o", "pipefail", "-c", script.String())
+	if status := shell.wait(t, 30*time.Minute); status != 0 {
+		t.Fatalf("exit status %d", status)
+	}
+	shell.requireGone(t, 30*time.Second)
+	cached := regexp.MustCompile(`"cached_tokens":(\d+)`).FindAllStringSubmatch(shell.text(), -1)
+	matched := regexp.MustCompile(`"matched_tokens":(\d+)`).FindAllStringSubmatch(shell.text(), -1)
+	if len(cached) != 4 || len(matched) < 3 {
+		t.Fatalf("cached tokens %q, matched tokens %q", cached, matched)
+	}
+	for i, want := range []bool{false, true, false, true} { // the adapter's blocks are its own
+		if got := cached[i][1]; (got != "0") != want {
+			t.Errorf("answer %d: %s tokens cached, want some: %v", i, got, want)
+		}
+	}
+	for _, i := range []int{1, 3} {
+		if got := matched[len(matched)-4+i][1]; got != cached[i][1] {
+			t.Errorf("answer %d: %s tokens matched, %s cached", i, got, cached[i][1])
+		}
+	}
+}
 
 // vllmSite is a router and an Envoy before the engines that the environment names.
 type vllmSite struct {
@@ -45,7 +99,7 @@ type vllmSite struct {
 
 func startVLLMSite(t *testing.T) *vllmSite {
 	t.Helper()
-	s := &vllmSite{model: cmp.Or(os.Getenv("KVSTEER_VLLM_MODEL"), "tiny"), seed: uint64(time.Now().UnixNano())}
+	s := &vllmSite{model: cmp.Or(os.Getenv("KVSTEER_VLLM_NAME"), "tiny"), seed: uint64(time.Now().UnixNano())}
 	var err error
 	if s.block, err = strconv.Atoi(cmp.Or(os.Getenv("KVSTEER_VLLM_BLOCK_SIZE"), "32")); err != nil {
 		t.Fatalf("KVSTEER_VLLM_BLOCK_SIZE: %v", err)

@@ -1,7 +1,9 @@
 // Package envoy holds the names that the router and Envoy share, and renders an Envoy configuration that uses the router.
 //
 // [Render] gives a whole bootstrap: a listener, the external-processing filter, routes, the engines' clusters and the router's. It
-// is built from Envoy's own API types and written as YAML with a comment at each setting that is there for a reason.
+// is built from Envoy's own API types and written as YAML with a comment at each setting that is there for a reason. [RenderFilter]
+// gives the same parts as pieces for a configuration that exists: there the filters are disabled but for the routes that enable them, so
+// that other routes open no stream to the router.
 //
 // # How a request finds its engine
 //
@@ -53,9 +55,22 @@
 // the virtual host alone would not: it stands only while some filter waits for the body, which is not so when the router is down or
 // decides without it. So a slow upload costs the router nothing, and a retry always has the whole body.
 //
+// # Routers
+//
+// Options.Routers may name several. Requests are spread over those whose gRPC health check succeeds; one that refuses a connection is
+// left out from then on. There is no panic mode: with no router left, requests fall back at once. Changes of health reach Envoy's
+// workers at once too, which by default they do only once a second.
+//
+// # TLS
+//
+// Envoy checks the certificates of routers and engines against the authority and the one name in [TLS]; an engine's address is not looked
+// at. Envoy reads the files that a bootstrap names once. It watches those that a secret in a file of its own names, which is what
+// [Secrets] is for: the files hold paths, no keys.
+//
 // # Access log
 //
 // One JSON object per request with Envoy's view (code, flags, details, attempts, cluster, upstream) beside the decision
 // ([KeyDecisionID], [KeyPool], [KeyEndpoint], [KeyReason], [KeyMatched], [KeyPrompt]). An upstream that differs from the endpoint
-// shows a second choice or a fallback.
+// shows a second choice or a fallback. With Options.AccessLogService Envoy also sends a record of each request to a router when it has
+// ended, pieces only of those that have a decision.
 package envoy

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -167,7 +168,7 @@ func TestAccessLogService(t *testing.T) {
 		ended := time.Now()
 		eventually(t, "the record", func() error {
 			if len(site.router.logged()) == 0 {
-				return fmt.Errorf("none")
+				return errors.New("none")
 			}
 			return nil
 		})

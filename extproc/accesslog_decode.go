@@ -96,7 +96,6 @@ func eachRecord(message []byte, do func(router.Completion)) error {
 type record struct {
 	id, pool, endpoint []byte // of the decision
 	kind               uint64 // access_log_type
-	intermediate       bool
 	address            []byte // upstream_remote_address
 	port               uint64
 	attempts           uint64
@@ -114,7 +113,7 @@ const (
 )
 
 func (r *record) completion() router.Completion {
-	c := router.Completion{Partial: r.intermediate || r.kind != kindNotSet && r.kind != kindDownstreamEnd}
+	c := router.Completion{Partial: r.kind != kindNotSet && r.kind != kindDownstreamEnd}
 	if len(r.endpoint) == 0 || len(r.id) == 0 || len(r.id) > maxName || len(r.pool) > maxName {
 		return c // without a decision, or with one that chose nothing
 	}
@@ -163,8 +162,6 @@ func (r *record) common(f field) error {
 		return eachField(f.bytes, r.metadata)
 	case 24<<3 | varint: // upstream_request_attempt_count
 		r.attempts = f.varint
-	case 27<<3 | varint: // intermediate_log_entry
-		r.intermediate = f.varint != 0
 	case 33<<3 | varint: // access_log_type
 		r.kind = f.varint
 	}

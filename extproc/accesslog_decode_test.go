@@ -87,7 +87,6 @@ func TestDecodeRecords(t *testing.T) {
 		{"between", func(e *entry) { e.CommonProperties.AccessLogType = datav3.AccessLogType_DownstreamPeriodic }, func(c *router.Completion) { c.Partial = true }},
 		{"end of an attempt", func(e *entry) { e.CommonProperties.AccessLogType = datav3.AccessLogType_UpstreamEnd }, func(c *router.Completion) { c.Partial = true }},
 		{"type not known", func(e *entry) { e.CommonProperties.AccessLogType = -1 }, func(c *router.Completion) { c.Partial = true }},
-		{"intermediate, as older releases say", func(e *entry) { e.CommonProperties.IntermediateLogEntry = true }, func(c *router.Completion) { c.Partial = true }},
 		{"no connection", flag(func(f *datav3.ResponseFlags) { f.UpstreamConnectionFailure = true }), func(c *router.Completion) { local(c); c.ConnectFailed = true }},
 		{"reset by the upstream", flag(func(f *datav3.ResponseFlags) { f.UpstreamRemoteReset = true }), func(c *router.Completion) { local(c); c.Broken = true }},
 		{"closed by the upstream", flag(func(f *datav3.ResponseFlags) { f.UpstreamConnectionTermination = true }), func(c *router.Completion) { local(c); c.Broken = true }},
@@ -182,7 +181,7 @@ func TestDecodeRecordMessages(t *testing.T) {
 func slowRecord(e *entry) router.Completion {
 	common, flags := e.GetCommonProperties(), e.GetCommonProperties().GetResponseFlags()
 	kind := common.GetAccessLogType()
-	c := router.Completion{Partial: common.GetIntermediateLogEntry() || kind != datav3.AccessLogType_NotSet && kind != datav3.AccessLogType_DownstreamEnd}
+	c := router.Completion{Partial: kind != datav3.AccessLogType_NotSet && kind != datav3.AccessLogType_DownstreamEnd}
 	fields := common.GetMetadata().GetFilterMetadata()[envoy.MetadataNamespace].GetFields()
 	id, pool := fields[envoy.KeyDecisionID].GetStringValue(), fields[envoy.KeyPool].GetStringValue()
 	if fields[envoy.KeyEndpoint].GetStringValue() == "" || id == "" || len(id) > maxName || len(pool) > maxName {

@@ -41,6 +41,13 @@
 // No stream ever ends with an error of ours: a failure, a panic included, ends it with nil, so that Envoy goes on in either
 // setting of failure_mode_allow.
 //
+// # Access log
+//
+// With a [Completer], the same listener takes Envoy's gRPC access log (AccessLogService). Each HTTP record becomes a [router.Completion]; of its
+// fields only those are read that a Completion has, so that no header or path is ever made into a string. The service answers nothing until
+// Envoy ends the stream, and a shutdown ends it at once. A stream with a message that is above 1 MiB or not readable is ended; Envoy
+// opens another one with its next record. What is lost meanwhile is lost: nothing waits for records.
+//
 // # Memory
 //
 // An account bounds the bytes that streams hold, headers and bodies together, by MaxTotal. A stream enters its headers, then the
@@ -63,6 +70,9 @@
 //
 // Health checks answer NOT_SERVING until Options.Ready is closed, while streams are served as ever: whether an Envoy sends any meanwhile is its
 // own affair. [Server.Apply] changes limits and times while streams are open.
+//
+// An access log stream has two goroutines for as long as it lives; there are at most 4,096 such streams. The Completer is called from many
+// goroutines at once, and in the order of one stream's records.
 //
 // Run may be called once at a time. When its ctx ends, health checks answer NOT_SERVING for Notice while everything is still served;
 // then no stream is accepted and the open ones have Drain to end; then streams that wait for a large or undeclared body end with

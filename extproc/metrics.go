@@ -37,6 +37,7 @@ type Metrics struct {
 	passthrough *prometheus.CounterVec // mode
 	panics      prometheus.Counter
 	invalid     prometheus.Counter
+	refused     prometheus.Counter
 	seconds     prometheus.Histogram
 	openLogs    prometheus.Gauge
 	logStreams  *prometheus.CounterVec // outcome
@@ -59,6 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		passthrough: counter("passthrough_streams_total", "Streams of a processing mode that does not route, by mode.", "mode"),
 		panics:      prometheus.NewCounter(prometheus.CounterOpts(opts("panics_total", "Panics recovered in streams, those of access logs included."))),
 		invalid:     prometheus.NewCounter(prometheus.CounterOpts(opts("invalid_endpoints_total", "Decisions with an address that is not ip:port, which was not sent to Envoy."))),
+		refused:     prometheus.NewCounter(prometheus.CounterOpts(opts("refused_connections_total", "Connections whose TLS handshake failed."))),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_seconds",
 			Help:    "Time from the receipt of the message that completes a request to its reply handed to gRPC.",
@@ -79,6 +81,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom} {
 		m.decisions.WithLabelValues(string(k))
 	}
-	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.panics, m.invalid, m.seconds, m.openLogs, m.logStreams)
+	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.panics, m.invalid, m.refused, m.seconds, m.openLogs, m.logStreams)
 	return m
 }

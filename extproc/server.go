@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,7 +83,10 @@ type Options struct {
 	// comes. Default nil: from the start.
 	Ready <-chan struct{}
 
-	// Log gets one line per mode that is not routed, and panics, at most one a minute. Default: discarded.
+	// TLS is what connections must speak, as package tlsfiles makes it. Default: clear text, for Unix sockets and loopback.
+	TLS *tls.Config
+
+	// Log gets one line per mode that is not routed, and panics and refused connections, at most one of each a minute. Default: discarded.
 	Log *slog.Logger
 
 	// Metrics of [NewMetrics]. Default: not registered anywhere.
@@ -95,6 +99,7 @@ type Server struct {
 	completer Completer       // nil for none
 	ready     <-chan struct{} // nil for at once
 	mostBody  int64
+	tls       *tls.Config // nil: clear text
 	log       *slog.Logger
 	metrics   *Metrics
 	account   *account
@@ -125,6 +130,7 @@ func New(o Options) (*Server, error) {
 		completer: o.Completer,
 		ready:     o.Ready,
 		mostBody:  o.MaxBody,
+		tls:       o.TLS,
 		log:       o.Log,
 		metrics:   o.Metrics,
 		account:   newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
@@ -136,6 +142,7 @@ func New(o Options) (*Server, error) {
 // Run serves on l, which it closes, until ctx ends, then drains; it returns nil after a drain and an error when l fails before.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(
+		s.transport(),
 		grpc.MaxRecvMsgSize(int(s.mostBody+slack)),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(64<<10),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,8 @@ type engineCmd struct {
 	Model       []string `help:"Name the base model is served under; may be repeated." default:"tiny"`
 	Adapter     []string `help:"LoRA adapter, served under its name; may be repeated." placeholder:"NAME[=PATH]"`
 	MaxModelLen int      `help:"Longest prompt and answer together, in tokens; 0 takes what the cache holds, up to 131072." default:"0" placeholder:"N"`
+	TLSCert     string   `help:"PEM file with a certificate chain: serve HTTPS, HTTP/2 included." placeholder:"FILE"`
+	TLSKey      string   `help:"PEM file with the key of --tls-cert." placeholder:"FILE"`
 	APIKeyFile  string   `help:"File with the key that clients must send to paths under /v1." placeholder:"FILE"`
 
 	BlockSize int    `help:"Tokens in a KV block." default:"16"`
@@ -72,7 +75,7 @@ func (c *engineCmd) Run(ctx context.Context, stdout io.Writer, log *slog.Logger)
 
 func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 	o := enginesim.Options{
-		Listen: c.Listen, Models: c.Model, MaxModelLen: c.MaxModelLen, BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: c.Seed,
+		Listen: c.Listen, CertFile: c.TLSCert, KeyFile: c.TLSKey, Models: c.Model, MaxModelLen: c.MaxModelLen, BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: c.Seed,
 		Timing: enginesim.Timing{
 			PrefillRate: c.PrefillRate, DecodeRate: c.DecodeRate, Slowdown: c.DecodeSlowdown, MaxStepTokens: c.StepTokens,
 			MaxRunning: c.MaxConcurrency, ChunkInterval: c.ChunkInterval,
@@ -86,6 +89,9 @@ func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 	for _, a := range c.Adapter {
 		name, path, _ := strings.Cut(a, "=")
 		o.Adapters = append(o.Adapters, enginesim.Adapter{Name: name, Path: path})
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return o, errors.New("--tls-cert and --tls-key are both needed for TLS")
 	}
 	if c.APIKeyFile != "" {
 		key, err := os.ReadFile(c.APIKeyFile)
@@ -101,7 +107,11 @@ func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 
 // banner is the line that tells a caller who asked for port 0 what it got.
 func (c *engineCmd) banner(e *enginesim.Engine) string {
-	line := fmt.Sprintf("engine: serving %s on http://%s", c.Model[0], e.Addr())
+	scheme := "http"
+	if c.TLSCert != "" {
+		scheme = "https"
+	}
+	line := fmt.Sprintf("engine: serving %s on %s://%s", c.Model[0], scheme, e.Addr())
 	switch {
 	case c.EventsConnect != "":
 		line += ", events connect " + c.EventsConnect

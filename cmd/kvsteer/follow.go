@@ -43,20 +43,19 @@ type followers struct {
 	metrics *subscriber.Metrics
 	log     *slog.Logger
 	first   []*follower // of the start
-	orders  chan func(*following)
+	orders  chan func(context.Context, *following)
 	ended   chan struct{} // closed when run takes no more orders
 }
 
 // following is what run keeps.
 type following struct {
-	ctx     context.Context
-	wg      *sync.WaitGroup
+	wg      sync.WaitGroup
 	running map[followed]*follower
 }
 
 // newFollowers makes the subscribers of the start and starts none.
 func newFollowers(r *router.Router, m *subscriber.Metrics, log *slog.Logger, all []followed) (*followers, error) {
-	f := &followers{router: r, metrics: m, log: log, orders: make(chan func(*following)), ended: make(chan struct{})}
+	f := &followers{router: r, metrics: m, log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {
@@ -89,33 +88,31 @@ func (f *followers) make(what followed) (*follower, error) {
 // run follows all sources until ctx ends. An address of the start that cannot be listened on ends it with an error.
 func (f *followers) run(ctx context.Context) error {
 	defer close(f.ended)
-	ctx, stop := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop(nil)
-	state := &following{ctx: ctx, wg: &wg, running: map[followed]*follower{}}
+	ctx, stop := context.WithCancel(ctx)
+	state := &following{running: map[followed]*follower{}}
+	defer state.wg.Wait()
+	defer stop()
+	failed := make(chan error, len(f.first))
 	for _, one := range f.first {
-		state.start(one, func(err error) { stop(err) })
+		state.start(ctx, one, func(err error) { failed <- err })
 	}
 	for {
 		select {
 		case order := <-f.orders:
-			order(state)
+			order(ctx, state)
+		case err := <-failed:
+			return err
 		case <-ctx.Done():
-			wg.Wait()
-			if err := context.Cause(ctx); err != ctx.Err() {
-				return err
-			}
 			return nil
 		}
 	}
 }
 
 // order has run do something and waits for it. It does nothing once run has ended.
-func (f *followers) order(do func(*following)) {
+func (f *followers) order(do func(context.Context, *following)) {
 	done := make(chan struct{})
 	select {
-	case f.orders <- func(s *following) { defer close(done); do(s) }:
+	case f.orders <- func(ctx context.Context, s *following) { defer close(done); do(ctx, s) }:
 		<-done
 	case <-f.ended:
 	}
@@ -124,7 +121,7 @@ func (f *followers) order(do func(*following)) {
 // set ends the subscribers of sources that are not wanted any more, then starts those of sources that are new: an address may pass from one to
 // another. The others go on. It returns what could not be started.
 func (f *followers) set(wanted []followed) (errs []error) {
-	f.order(func(s *following) {
+	f.order(func(ctx context.Context, s *following) {
 		keep := map[followed]bool{}
 		for _, what := range wanted {
 			keep[what] = true
@@ -149,7 +146,7 @@ func (f *followers) set(wanted []followed) (errs []error) {
 				errs = append(errs, err)
 				continue
 			}
-			s.start(one, nil)
+			s.start(ctx, one, nil)
 		}
 	})
 	return errs
@@ -157,7 +154,7 @@ func (f *followers) set(wanted []followed) (errs []error) {
 
 // restart ends the connection with an endpoint's engine, and what is known by it, and takes a new one.
 func (f *followers) restart(endpoint string) {
-	f.order(func(s *following) {
+	f.order(func(_ context.Context, s *following) {
 		for what, one := range s.running {
 			if what.endpoint == endpoint {
 				one.restart()
@@ -167,8 +164,8 @@ func (f *followers) restart(endpoint string) {
 }
 
 // start starts a follower. failed is told when its address cannot be listened on at first; without it that is logged and tried again.
-func (s *following) start(one *follower, failed func(error)) {
-	ctx, stop := context.WithCancel(s.ctx)
+func (s *following) start(ctx context.Context, one *follower, failed func(error)) {
+	ctx, stop := context.WithCancel(ctx)
 	one.stop = stop
 	s.running[one.what] = one
 	s.wg.Go(func() {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -16,10 +17,18 @@ import (
 
 // cli is the whole command line. Each command is a struct of its flags with a Run method in the file of its name.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
-	Envoy   envoyCmd   `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
+	Serve serveCmd `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
+	Envoy envoyCmd `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
+
+	EngineArgs engineArgsCmd `cmd:"" help:"Print how to start the engines of a kvsteer configuration."`
+
 	Demo    demoCmd    `cmd:"" help:"Show kvsteer on a real Envoy with simulated engines, beside round robin."`
 	Engine  engineCmd  `cmd:"" help:"Run a simulated engine, for demos and tests."`
+	Mode    modeCmd    `cmd:"" help:"Show or set what becomes of a pool's decisions, in a running router."`
+	Drain   drainCmd   `cmd:"" help:"Send no new requests to an endpoint."`
+	Undrain undrainCmd `cmd:"" help:"Send requests to a drained endpoint again."`
+	Reset   resetCmd   `cmd:"" help:"Forget which blocks an endpoint holds."`
+	Debug   debugCmd   `cmd:"" help:"Find out what is wrong with a running router."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
@@ -71,7 +80,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // called is the command whose line is wrong, as far as it could be told.
 func called(err error) string {
 	if e := new(kong.ParseError); errors.As(err, &e) && e.Context != nil && e.Context.Selected() != nil {
-		return "kvsteer " + e.Context.Selected().Name
+		return strings.TrimSuffix(e.Context.Selected().FullPath(), " ")
 	}
 	return "kvsteer"
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"kvsteer": main}) }
@@ -32,13 +34,17 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"kvsteer": ma
 //	shows URL REGEXP          waits until the answer to a GET of URL has a line that matches; with ! until none has
 //	sigterm COMMAND           sends SIGTERM to the kvsteer COMMAND that runs in the background
 //	sighup COMMAND            sends SIGHUP to it
+//	waits COMMAND ARG…        runs a command again and again until its exit status is 0
+//	certificate DIR NAME HOST…  writes DIR/NAME.pem and DIR/NAME.key for these hosts, of the authority in DIR/ca.pem, one for each script
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "port": port, "socket": socket, "expand": expand, "answers": answers, "shows": shows, "sigterm": signalled("sigterm", syscall.SIGTERM), "sighup": signalled("sighup", syscall.SIGHUP),
+			"waits": waits, "certificate": certificate,
 		},
 		Setup: func(e *testscript.Env) error {
+			e.Values[authority{}] = new(*lab.Authority)
 			path, err := exec.LookPath("kvsteer")
 			e.Setenv("KVSTEER", path) // for scripts that change PATH
 			return err
@@ -166,4 +172,35 @@ func signalled(name string, sig syscall.Signal) func(*testscript.TestScript, boo
 		}
 		ts.Fatalf("no %s runs in the background", args[0])
 	}
+}
+
+func waits(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 1, "waits COMMAND ARG…")
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); ; <-tick.C {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%v", err)
+		}
+	}
+}
+
+// authority is the key of a script's authority.
+type authority struct{}
+
+func certificate(ts *testscript.TestScript, neg bool, args []string) {
+	use(ts, neg, args, 2, "certificate DIR NAME HOST…")
+	a, dir := ts.Value(authority{}).(**lab.Authority), ts.MkAbs(args[0])
+	if *a == nil {
+		ts.Check(os.MkdirAll(dir, 0o755))
+		var err error
+		*a, err = lab.NewAuthority(dir, "ca")
+		ts.Check(err)
+	}
+	_, _, err := (*a).Issue(args[1], args[2:]...)
+	ts.Check(err)
 }

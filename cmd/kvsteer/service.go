@@ -45,6 +45,7 @@ type service struct {
 	readiness *readiness
 	extproc   *extproc.Server
 	admin     *admin.Server
+	tls       secured
 	reloads   *reloads
 }
 
@@ -96,14 +97,17 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	s.readiness = &readiness{router: s.router, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
+	if s.tls, err = newSecured(cfg, reg, log); err != nil {
+		return nil, err
+	}
 	limits := limits(cfg)
+	limits.TLS = tlsOf(s.tls.extproc)
 	limits.Decider, limits.Completer, limits.Ready = s.router, s.router, s.readiness.ready
 	limits.Log, limits.Metrics = log.With("component", "extproc"), extproc.NewMetrics(reg)
 	if s.extproc, err = extproc.New(limits); err != nil {
 		return nil, err
 	}
-	s.admin, err = admin.New(admin.Options{Gatherer: reg, Ready: s.readiness.missing, Log: log.With("component", "admin")})
-	if err != nil {
+	if s.admin, err = s.newAdmin(cfg, reg); err != nil {
 		return nil, err
 	}
 	s.reloads = &reloads{
@@ -252,6 +256,7 @@ func (s *service) run(ctx context.Context) error {
 		})
 	}
 	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
+	s.tls.run(part)
 	part("pools", s.pools.Run)
 	part("subscriber", s.followers.run)
 	part("readiness", s.readiness.run)

@@ -179,7 +179,7 @@ type Envoy struct {
 	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Range: 10ms to 1m."`
 	AllPaths       bool     `yaml:"all_paths" default:"false" doc:"Routes every path to the engines instead of the inference paths only. Engines serve metrics and administration on the same port."`
 
-	Routers          []string  `yaml:"routers" doc:"Where Envoy finds the routers, when that is not the listen address: ip:port or name:port each, several for several routers."`
+	Routers          []string  `yaml:"routers" doc:"Where Envoy finds the routers, when that is not the listen address: ip:port, or name:port for all addresses that DNS gives; several for several routers."`
 	RouterTLS        ClientTLS `yaml:"router_tls"`
 	AccessLogService bool      `yaml:"access_log_service" default:"true" doc:"Envoy tells the router of each finished request, so that load is known exactly and failing endpoints are found."`
 	DecisionHeader   bool      `yaml:"decision_header" default:"false" doc:"Adds the response header x-kvsteer-decision to answers, for debugging: it tells clients which engine served them and why."`

@@ -103,7 +103,11 @@ func (e *Engine) Run(ctx context.Context) error {
 			server.Close()
 		}
 	})
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	serve := server.Serve
+	if e.opts.CertFile != "" {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, e.opts.CertFile, e.opts.KeyFile) }
+	}
+	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("engine: serve %s: %w", l.Addr(), err)
 	}
 	return nil

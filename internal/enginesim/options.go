@@ -22,6 +22,8 @@ type Options struct {
 	Adapters []Adapter
 	// APIKey, when set, must be sent as bearer token to every path under /v1, as with vLLM's --api-key.
 	APIKey string
+	// CertFile and KeyFile switch TLS on, as vLLM's --ssl-certfile and --ssl-keyfile do. Unlike vLLM the engine also speaks HTTP/2 then.
+	CertFile, KeyFile string
 	// MaxModelLen bounds prompt and answer together, in tokens. By default it is 131,072 or what Blocks can hold, if less.
 	MaxModelLen int
 

@@ -4,12 +4,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -48,6 +50,11 @@ func NewAuthority(dir, name string) (*Authority, error) {
 // Issue signs a certificate for servers and clients of the hosts, names or addresses, and returns its files DIR/NAME.pem and DIR/NAME.key.
 // Files of the same name are replaced.
 func (a *Authority) Issue(name string, hosts ...string) (certFile, keyFile string, err error) {
+	return a.IssueUntil(time.Now().Add(24*time.Hour), name, hosts...)
+}
+
+// IssueUntil is Issue with the end of the certificate's life, which may be past.
+func (a *Authority) IssueUntil(end time.Time, name string, hosts ...string) (certFile, keyFile string, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return "", "", fmt.Errorf("issue %s: %w", name, err)
@@ -57,7 +64,7 @@ func (a *Authority) Issue(name string, hosts ...string) (certFile, keyFile strin
 		return "", "", fmt.Errorf("issue %s: %w", name, err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: end.Add(-7 * 24 * time.Hour), NotAfter: end,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, h := range hosts {
@@ -80,6 +87,15 @@ func (a *Authority) Issue(name string, hosts ...string) (certFile, keyFile strin
 		return "", "", err
 	}
 	return certFile, keyFile, replaceFile(certFile, pemBlock("CERTIFICATE", der))
+}
+
+// client trusts servers of one name, whatever their address. It opens one connection per request, as [answers] needs it.
+func (a *Authority) client(name string) *http.Client {
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	return &http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12},
+	}}
 }
 
 func pemBlock(kind string, der []byte) []byte {

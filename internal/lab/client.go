@@ -52,13 +52,19 @@ func (r Reply) OK() bool { return r.Err == nil && r.Status == http.StatusOK }
 
 // Client sends chat requests to one site.
 type Client struct {
-	URL  string
-	HTTP *http.Client
+	URL    string
+	HTTP   *http.Client
+	Bearer string // token sent with each request, "" for none
 }
 
 // Client returns a client with its own connections.
 func (s *Site) Client() *Client {
-	return &Client{URL: s.URL, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
+	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	if s.opt.HTTP2 {
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	}
+	return &Client{URL: s.URL, HTTP: &http.Client{Transport: transport}, Bearer: s.opt.Bearer}
 }
 
 // Close drops the client's idle connections.
@@ -83,6 +89,9 @@ func (c *Client) Chat(ctx context.Context, r ChatRequest) Reply {
 		return Reply{Err: err}
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if c.Bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Bearer)
+	}
 	for name, value := range r.Header {
 		req.Header.Set(name, value)
 	}

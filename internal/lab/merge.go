@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/goccy/go-yaml"
@@ -28,10 +29,17 @@ func Merge(config, pieces []byte) ([]byte, error) {
 	if layers := at[[]any](p, "layered_runtime", "layers"); layers != nil {
 		c["layered_runtime"] = object{"layers": append(at[[]any](c, "layered_runtime", "layers"), layers...)}
 	}
-	manager["early_header_mutation_extensions"] = append(at[[]any](manager, "early_header_mutation_extensions"), at[[]any](p, "early_header_mutation_extensions")...)
+	if early := at[[]any](p, "early_header_mutation_extensions"); early != nil {
+		manager["early_header_mutation_extensions"] = append(at[[]any](manager, "early_header_mutation_extensions"), early...)
+	}
 	manager["http_filters"] = slices.Insert(slices.Clone(filters), len(filters)-1, at[[]any](p, "http_filters")...)
 	if records := at[[]any](p, "access_log"); records != nil {
 		manager["access_log"] = append(at[[]any](manager, "access_log"), records...)
+	}
+	for _, l := range at[[]any](manager, "access_log") { // the reader's own, where they are JSON
+		if format := at[object](l, "typed_config", "log_format", "json_format"); format != nil {
+			maps.Copy(format, at[object](p, "access_log_json_format"))
+		}
 	}
 	hosts := at[[]any](routes, "virtual_hosts")
 	for _, piece := range at[[]any](p, "virtual_hosts") {

@@ -14,6 +14,9 @@ import (
 // envoyConfig is what kvsteer envoy prints for a configuration of the site: what is shipped, with the access log in a file.
 func (l *Lab) envoyConfig(s *Site, config string) ([]byte, error) {
 	argv := []string{"envoy", "--config", config, "--access-log", s.AccessLog}
+	if s.opt.Foreign != "" {
+		argv = []string{"envoy", "--config", config, "--filter-only"}
+	}
 	if s.opt.EnvoyVersion != "" {
 		argv = append(argv, "--envoy-version", s.opt.EnvoyVersion)
 	}
@@ -23,7 +26,26 @@ func (l *Lab) envoyConfig(s *Site, config string) ([]byte, error) {
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("kvsteer envoy: %w\n%s", err, errs.String())
 	}
+	if s.opt.Foreign != "" {
+		return Merge([]byte(s.foreign()), out.Bytes())
+	}
 	return out.Bytes(), nil
+}
+
+// foreign is the site's foreign configuration with its own addresses.
+func (s *Site) foreign() string {
+	port := func(url string) string { return url[strings.LastIndexByte(url, ':')+1:] }
+	var engines []string
+	for _, e := range s.Engines {
+		engines = append(engines, "{endpoint: {address: {socket_address: {address: localhost, port_value: "+port(e.Address)+"}}}}")
+	}
+	words := []string{
+		"LISTEN_PORT", port(s.URL), "ADMIN_PORT", port(s.EnvoyAdmin), "ACCESS_LOG", s.AccessLog, "ENGINES", "[" + strings.Join(engines, ", ") + "]",
+	}
+	for word, text := range s.opt.Replace {
+		words = append(words, word, text)
+	}
+	return strings.NewReplacer(words...).Replace(s.opt.Foreign)
 }
 
 func (s *Site) startEnvoy(ctx context.Context, config []byte) error {
@@ -61,12 +83,18 @@ func EnvoyVersion(ctx context.Context, binary string) (string, error) {
 // probe is the client of answers: one connection per question, so that no idle one hides a restart.
 var probe = &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-func answers(ctx context.Context, url string) bool {
+func answers(ctx context.Context, url string) bool { return answersTo(ctx, probe, url) }
+
+func (e *Engine) answers(ctx context.Context) bool {
+	return answersTo(ctx, e.client, e.URL()+"/health")
+}
+
+func answersTo(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false
 	}
-	resp, err := probe.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return false
 	}

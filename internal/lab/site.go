@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,7 +25,17 @@ type SiteOptions struct {
 	RouterConfig string // further top-level lines of the router's configuration
 	EnvoyConfig  string // further keys of its envoy section, such as "message_timeout: 5s"
 	RoundRobin   bool   // no router: Envoy alone spreads the requests round robin
-	ExtProc      string // where Envoy asks instead of at the router, ip:port or unix:PATH; "" for the router itself
+	Routers      int    // routers behind the Envoy, each with events of its own: all engines must be dialled; 0 stands for 1
+
+	// Foreign is an Envoy configuration of somebody else's, to which the pieces of kvsteer envoy --filter-only are added. The words
+	// LISTEN_PORT, ADMIN_PORT, ACCESS_LOG and ENGINES (a list of endpoints, at localhost) in it are replaced, and those in Replace.
+	Foreign string
+	Replace map[string]string
+
+	Bearer  string     // token that the site's clients send, "" for none
+	HTTP2   bool       // the site's clients speak HTTP/2
+	Secure  *Authority // the engines speak TLS and HTTP/2, with certificates of this authority for EngineName
+	ExtProc string     // where Envoy asks instead of at the router, ip:port or unix:PATH; "" for the router itself
 }
 
 // PoolOptions describes the engines of one pool.
@@ -30,31 +43,46 @@ type PoolOptions struct {
 	Name    string
 	Model   string
 	Match   string   // value of the pool's match key, such as {host: a.test}; "" for the only pool
+	Config  string   // further keys of the pool, such as "mode: observe"
 	Engines int      // how many
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
 	Relay   bool     // the engines connect through a Relay; not with Dial
 	Silent  bool     // the engines publish no events, and the router's configuration names no source of any
-	More    string   // further keys of the pool, such as "adapters: [sql]"; "" for none
 
 	Endpoints []string // ip:port of further engines, that the lab does not start
 	Events    []string // by position in Endpoints: ip:port that the engine connects to for its events; those beyond have none
 }
+
+// EngineName is what the certificates of secure engines are made out to.
+const EngineName = "engine.test"
 
 // Site is a running site.
 type Site struct {
 	URL         string // where clients send their requests
 	EnvoyAdmin  string // URL
 	RouterAdmin string // URL, "" without a router
-	RouterAddr  string // where the router serves ext_proc, unix:PATH
+	RouterAddr  string // where the router serves ext_proc, unix:PATH, or ip:port where there are several
 	AccessLog   string // path of Envoy's access log
 	Config      string // path of the router's configuration
 	Engines     []*Engine
-	Router      *Process
+	Router      *Process // the first one
+	Routers     []*Router
 	Envoy       *Process
 
 	lab *Lab
 	opt SiteOptions
+}
+
+// Router is one router of a site.
+type Router struct {
+	*Process
+	Admin  string // URL
+	Addr   string // where it serves ext_proc
+	Config string // path of its configuration
+
+	lab  *Lab
+	name string
 }
 
 // Engine is one simulated engine.
@@ -64,13 +92,35 @@ type Engine struct {
 	Address string // ip:port of its HTTP server
 	Relay   *Relay // nil unless PoolOptions.Relay
 
-	lab  *Lab
-	argv []string
+	lab    *Lab
+	argv   []string
+	scheme string       // "" for http
+	client *http.Client // that trusts the engine
+}
+
+// URL is where the engine serves.
+func (e *Engine) URL() string { return cmp.Or(e.scheme, "http") + "://" + e.Address }
+
+// secure has the engine speak TLS; without an authority it does nothing.
+func (e *Engine) secure(a *Authority) error {
+	if a == nil {
+		return nil
+	}
+	certFile, keyFile, err := a.Issue("engine-"+strings.ReplaceAll(e.Address, ":", "-"), EngineName)
+	if err != nil {
+		return err
+	}
+	e.argv = append(e.argv, "--tls-cert", certFile, "--tls-key", keyFile)
+	e.scheme, e.client = "https", a.client(EngineName)
+	return nil
 }
 
 // Ports returns how many consecutive ports a site needs from BasePort on.
 func (o SiteOptions) Ports() int {
 	n := 3
+	if o.Routers > 1 {
+		n += 2*o.Routers - 1
+	}
 	for _, p := range o.Pools {
 		n += p.Engines
 		if !p.Silent {
@@ -92,23 +142,35 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 	}
 	next := func() int { p := ports[0]; ports = ports[1:]; return p }
 	address := func() string { return fmt.Sprintf("127.0.0.1:%d", next()) }
-	s := &Site{
-		lab: l, opt: o, AccessLog: l.file(o, "access.log"), Config: l.file(o, "kvsteer.yaml"), RouterAddr: "unix:" + l.socket(o),
-	}
-	envoyListen, envoyAdmin, routerAdmin := address(), address(), address()
+	s := &Site{lab: l, opt: o, AccessLog: l.file(o, "access.log")}
+	envoyListen, envoyAdmin := address(), address()
 	s.URL, s.EnvoyAdmin = "http://"+envoyListen, "http://"+envoyAdmin
+	s.Routers = append(s.Routers, &Router{
+		lab: l, name: prefix(o) + "router", Admin: "http://" + address(), Addr: "unix:" + l.socket(o), Config: l.file(o, "kvsteer.yaml"),
+	})
+	if o.Routers > 1 {
+		s.Routers[0].Addr = address()
+		for i := 1; i < o.Routers; i++ {
+			s.Routers = append(s.Routers, &Router{
+				lab: l, name: fmt.Sprintf("%srouter-%d", prefix(o), i), Admin: "http://" + address(), Addr: address(),
+				Config: l.file(o, fmt.Sprintf("kvsteer-%d.yaml", i)),
+			})
+		}
+	}
+	first := s.Routers[0]
+	s.RouterAddr, s.Config = first.Addr, first.Config
 	var pools strings.Builder
 	for _, p := range o.Pools {
 		fmt.Fprintf(&pools, "- name: %s\n  models: [%s]\n", p.Name, p.Model)
 		if p.Match != "" {
 			fmt.Fprintf(&pools, "  match: %s\n", p.Match)
 		}
-		if p.More != "" {
-			fmt.Fprintf(&pools, "  %s\n", p.More)
+		if p.Config != "" {
+			fmt.Fprintf(&pools, "  %s\n", p.Config)
 		}
 		pools.WriteString("  endpoints:\n")
 		for i := range p.Engines {
-			e := &Engine{Pool: p.Name, Address: address(), lab: l}
+			e := &Engine{Pool: p.Name, Address: address(), lab: l, client: probe}
 			e.argv = []string{l.opt.Kvsteer, "engine", "--listen", e.Address, "--model", p.Model}
 			fmt.Fprintf(&pools, "  - address: %s\n", e.Address)
 			if !p.Silent {
@@ -127,6 +189,9 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 				e.argv = append(e.argv, flag, events)
 			}
 			e.argv = append(e.argv, p.Args...)
+			if err := e.secure(o.Secure); err != nil {
+				return nil, err
+			}
 			if e.Process, err = l.start(fmt.Sprintf("%sengine-%s-%d", prefix(o), p.Name, i), e.argv...); err != nil {
 				return nil, err
 			}
@@ -144,23 +209,38 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 			return nil, err
 		}
 	}
-	config := fmt.Sprintf("admin: {listen: %q, write: true}\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
-		routerAdmin, o.RouterConfig, envoyListen, envoyAdmin, o.EnvoyConfig, pools.String())
-	if err := os.WriteFile(s.Config, fmt.Appendf(nil, "listen: %s\n%s", s.RouterAddr, config), 0o644); err != nil {
-		return nil, fmt.Errorf("write configuration: %w", err)
+	further := o.EnvoyConfig
+	if o.Routers > 1 {
+		var addrs []string
+		for _, r := range s.Routers {
+			addrs = append(addrs, strconv.Quote(r.Addr))
+		}
+		further = strings.TrimPrefix(fmt.Sprintf("%s, routers: [%s]", further, strings.Join(addrs, ", ")), ", ")
+	}
+	config := func(listen string, r *Router) []byte {
+		return fmt.Appendf(nil, "listen: %s\nadmin: {listen: %q, write: true}\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
+			listen, strings.TrimPrefix(r.Admin, "http://"), o.RouterConfig, envoyListen, envoyAdmin, further, pools.String())
+	}
+	for _, r := range s.Routers {
+		if err := os.WriteFile(r.Config, config(r.Addr, r), 0o644); err != nil {
+			return nil, fmt.Errorf("write configuration: %w", err)
+		}
 	}
 	var envoyConfig []byte
 	if o.RoundRobin {
 		envoyConfig = roundRobin(envoyListen, envoyAdmin, s.AccessLog, s.Engines)
 	} else {
-		s.RouterAdmin = "http://" + routerAdmin
-		if err := s.StartRouter(ctx); err != nil {
-			return nil, err
+		s.RouterAdmin = first.Admin
+		for _, r := range s.Routers {
+			if err := r.Start(ctx); err != nil {
+				return nil, err
+			}
 		}
+		s.Router = first.Process
 		asked := s.Config
 		if o.ExtProc != "" {
 			asked = l.file(o, "asked.yaml")
-			if err := os.WriteFile(asked, fmt.Appendf(nil, "listen: %s\n%s", o.ExtProc, config), 0o644); err != nil {
+			if err := os.WriteFile(asked, config(o.ExtProc, first), 0o644); err != nil {
 				return nil, fmt.Errorf("write configuration: %w", err)
 			}
 		}
@@ -201,16 +281,23 @@ const maxSocketPath = 107
 
 func (l *Lab) socket(o SiteOptions) string { return l.file(o, "extproc.sock") }
 
-// StartRouter starts the router, again after it was killed or stopped, and waits until it is ready.
+// StartRouter starts the first router, again after it was killed or stopped, and waits until it is ready.
 func (s *Site) StartRouter(ctx context.Context) error {
-	p, err := s.lab.start(prefix(s.opt)+"router", s.lab.opt.Kvsteer, "serve", "--config", s.Config)
+	err := s.Routers[0].Start(ctx)
+	s.Router = s.Routers[0].Process
+	return err
+}
+
+// Start starts the router, again after it was killed or stopped, and waits until it is ready.
+func (r *Router) Start(ctx context.Context) error {
+	p, err := r.lab.start(r.name, r.lab.opt.Kvsteer, "serve", "--config", r.Config)
 	if err != nil {
 		return err
 	}
-	s.Router = p
+	r.Process = p
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %s", startTimeout))
 	defer cancel()
-	return p.until(ctx, "ready", func() bool { return answers(ctx, s.RouterAdmin+"/readyz") })
+	return p.until(ctx, "ready", func() bool { return answers(ctx, r.Admin+"/readyz") })
 }
 
 // Pause stops the router's process as a hang would.
@@ -232,5 +319,5 @@ func (e *Engine) Restart(ctx context.Context) error {
 func (e *Engine) untilHealthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %s", startTimeout))
 	defer cancel()
-	return e.until(ctx, "healthy", func() bool { return answers(ctx, "http://"+e.Address+"/health") })
+	return e.until(ctx, "healthy", func() bool { return e.answers(ctx) })
 }

@@ -15,10 +15,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kvsteer/kvsteer/extproc"
+	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 	"github.com/kvsteer/kvsteer/kvindex"
 	"github.com/kvsteer/kvsteer/subscriber"
@@ -35,6 +37,7 @@ var generated = []struct {
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
+	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -74,6 +77,15 @@ func reasonsTable() string {
 	return b.String()
 }
 
+func recordsTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, r := range router.RecordOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Outcome, r.Meaning)
+	}
+	return b.String()
+}
+
 // recorder is a Registerer that keeps what was registered.
 type recorder struct{ all []prometheus.Collector }
 
@@ -102,6 +114,8 @@ func metricsTable(t *testing.T) string {
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)
 	extproc.NewMetrics(&r)
+	tlsfiles.NewMetrics(&r)
+	admin.NewMetrics(&r)
 	var rows []string
 	for _, c := range r.all {
 		descs := make(chan *prometheus.Desc)

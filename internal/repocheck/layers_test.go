@@ -17,7 +17,6 @@ const module = "github.com/kvsteer/kvsteer"
 var layers = map[string]int{
 	"internal/blockhash": 0,
 	"envoy":              0,
-	"internal/admin":     0,
 	"internal/config":    0,
 	"internal/lab":       0,
 	"internal/watch":     0,
@@ -29,13 +28,20 @@ var layers = map[string]int{
 	"internal/openai":    1,
 	"internal/enginesim": 1,
 	"internal/demo":      1,
+	"internal/tlsfiles":  1,
+
+	"internal/engineargs": 1,
+	"internal/vllmdemo":   1,
+	"examples/vllm-cpu":   5,
 
 	"internal/approx":   2,
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,
+	"internal/admin":    4,
 	"cmd/kvsteer":       5,
 	"e2e":               9,
+	"deploy":            9,
 }
 
 // owners says which packages may import a library: wire formats stay behind the package that speaks them.

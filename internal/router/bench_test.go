@@ -77,3 +77,22 @@ func BenchmarkDecideByText(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkComplete is a decision without body and prompt, and the record of one made open decisions ago.
+func BenchmarkComplete(b *testing.B) {
+	for _, open := range []int{1, 1000, 50_000} {
+		b.Run(fmt.Sprintf("open=%d", open), func(b *testing.B) {
+			w := newWorld(b, Options{Now: time.Now}, chat(8))
+			decisions := make([]Decision, open)
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if d := decisions[i]; d.ID != "" {
+					w.r.Complete(answered(d, d.Endpoint))
+				}
+				decisions[i] = w.r.Decide(b.Context(), Request{Unread: true})
+				i = (i + 1) % open
+			}
+		})
+	}
+}

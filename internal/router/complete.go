@@ -29,18 +29,32 @@ type RecordOutcome string
 
 // The outcomes of records.
 const (
-	RecordReleased  RecordOutcome = "released"  // the charge was released where it was made
-	RecordMoved     RecordOutcome = "moved"     // the request ran elsewhere than it was sent: the charge was moved there and released
-	RecordLate      RecordOutcome = "late"      // the decision is not open any more: it has expired, or an earlier record has ended it
-	RecordUnknown   RecordOutcome = "unknown"   // no decision of this router has that id
-	RecordForeign   RecordOutcome = "foreign"   // the decision is another router's, or this one's from before a restart
-	RecordUndecided RecordOutcome = "undecided" // no decision chose an endpoint for the request
-	RecordPartial   RecordOutcome = "partial"   // not the end of a request
+	RecordReleased  RecordOutcome = "released"
+	RecordMoved     RecordOutcome = "moved"
+	RecordLate      RecordOutcome = "late"
+	RecordUnknown   RecordOutcome = "unknown"
+	RecordForeign   RecordOutcome = "foreign"
+	RecordUndecided RecordOutcome = "undecided"
+	RecordPartial   RecordOutcome = "partial"
 )
 
+// RecordOutcomeDoc is one outcome and what it means, for documentation.
+type RecordOutcomeDoc struct {
+	Outcome RecordOutcome
+	Meaning string
+}
+
 // RecordOutcomes lists the closed set of outcomes.
-func RecordOutcomes() []RecordOutcome {
-	return []RecordOutcome{RecordReleased, RecordMoved, RecordLate, RecordUnknown, RecordForeign, RecordUndecided, RecordPartial}
+func RecordOutcomes() []RecordOutcomeDoc {
+	return []RecordOutcomeDoc{
+		{RecordReleased, "the request has ended, and its charge is released"},
+		{RecordMoved, "the request ran, or was last tried, elsewhere than it was sent; its charge is moved there and released"},
+		{RecordLate, "the decision is not open any more: an earlier record has ended it, or it has expired"},
+		{RecordUnknown, "this router has made no decision of that id"},
+		{RecordForeign, "the decision is another router's, or this one's from before a restart"},
+		{RecordUndecided, "no decision chose an endpoint for the request"},
+		{RecordPartial, "not the end of a request"},
+	}
 }
 
 // Complete takes the end of a request. It may be called from any goroutine, and waits for nothing.
@@ -105,85 +119,4 @@ func (i *ids) parse(id string) (number uint64, own, ok bool) {
 		return number, false, true
 	}
 	return number, true, number <= i.last.Load()
-}
-
-// ending is what the record of a decision says of its endpoint, and of the one that was tried last.
-type ending struct {
-	moved    bool   // it was sent to the choice and ran, or was last tried, elsewhere
-	computed bool   // the choice may have computed the prompt
-	tried    string // endpoint that was tried last
-	trial    trial  // and how it did
-	missed   trial  // how the choice did that the request missed: unreached or not tried
-}
-
-// trial is how an endpoint did with one request; one of a closed set.
-type trial int
-
-const (
-	trialNone      trial = iota // nothing to be learnt
-	trialGood                   // it answered
-	trialBad                    // it answered that it is broken, or broke off
-	trialUnreached              // no connection
-	trialSkipped                // it was told to Envoy and another one was asked
-)
-
-// notImplemented is what a sound engine answers to a request that it has no code for.
-const notImplemented = 501
-
-// judge reads the record of a decision for an endpoint.
-func judge(c Completion, choice string, steered bool) ending {
-	e := ending{tried: c.Upstream, computed: true}
-	switch {
-	case c.ConnectFailed:
-		e.trial = trialUnreached
-	case c.Broken, c.Answered && c.Code >= 500 && c.Code != notImplemented:
-		e.trial = trialBad
-	case c.Answered:
-		e.trial = trialGood
-	}
-	switch {
-	case !steered: // it goes where Envoy likes, and is charged as if it had been obeyed
-	case c.Upstream == "":
-		e.tried, e.computed = choice, false
-		if e.trial != trialUnreached {
-			e.trial = trialNone
-		}
-	case c.Upstream == choice:
-		e.computed = e.trial != trialUnreached
-	default:
-		e.moved, e.computed, e.missed = true, false, trialSkipped
-		if c.Attempts > 1 {
-			e.missed = trialUnreached
-		}
-	}
-	return e
-}
-
-// report tells the endpoints of a decision how they did.
-func (e ending) report(f *fleet, choice *target) {
-	tried := choice
-	if e.tried != choice.endpoint.Addr() {
-		tried = f.target(e.tried)
-	}
-	e.missed.report(choice)
-	e.trial.report(tried)
-}
-
-// report tells an endpoint how it did; a nil target is none of ours.
-func (t trial) report(to *target) {
-	if to == nil {
-		return
-	}
-	switch t {
-	case trialNone:
-	case trialGood:
-		to.endpoint.ReportAnswer()
-	case trialBad:
-		to.endpoint.ReportServerError()
-	case trialUnreached:
-		to.endpoint.ReportConnectError()
-		to.endpoint.ReportMissed()
-	case trialSkipped:
-		to.endpoint.ReportMissed()
-	}
 }

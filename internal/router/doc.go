@@ -21,8 +21,21 @@
 //	B: 1,000 + 2·800 + 0   = 2,600      A is chosen; were 500 more tokens queued there, it would be B
 //
 // backlog, memory and κ come from the router's own ledger. Each decision charges its uncached tokens to the endpoint. They are worked off in
-// order at Options.PrefillRate, or sooner: when the engine announces the last block of a prompt, the prompt is complete. So
+// order at Options.PrefillRate, or sooner: when the engine announces the last block of a prompt, the prompt is complete, and when a
+// record of Envoy's access log tells that the request has ended ([Router.Complete]), its charge is released. So
 // charges do not depend on confirmation, and are exactly zero at rest, whatever became of the requests.
+//
+// # Open decisions
+//
+// A decision is open until its record comes, or until it is 10 min old or the oldest of 65,536 open ones in its pool. The whole prompts of open
+// decisions are an endpoint's running requests while records come; while they do not, or many go astray, each prompt fades with a half-life
+// of 5 s. A record that comes twice, late, or for another router's decision is counted and changes nothing. Records also tell how
+// endpoints do: see package pool. Two requests, of 1,000 and 600 tokens, at one endpoint:
+//
+//	charge 1,000, charge 600      backlog 1,600   running 1,600
+//	half a second at 1,000/s      backlog 1,100   running 1,600
+//	record of the second          backlog   500   running 1,000
+//	record of the first, twice    backlog     0   running     0
 //
 // What counts as held: whole blocks, in the candidate's own block size, never up to the last token of the prompt, as engines compute at
 // least that one. Tokens held outside of the device count for Options.TierWeight each. A salted prompt is only matched where events tell
@@ -56,7 +69,7 @@
 //
 // # Concurrency
 //
-// Decide may be called from any number of goroutines. It reads health and sources from atomic values and takes one lock, that of its pool's
+// Decide and Complete may be called from any number of goroutines. It reads health and sources from atomic values and takes one lock, that of its pool's
 // ledger, while it prices and charges: each decision sees the charges of all before it. It waits for nothing but the tokenizer. A decision
 // that has begun when Apply or a call comes ends by what it began with. All other methods of Router may be called at any time too. A
 // Source is driven by one goroutine, as [subscriber.Sink] says. The package starts no goroutines.

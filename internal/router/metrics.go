@@ -56,11 +56,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"pool", "mode", "rung"}),
 		records: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_records_total",
-			Help: "Records of Envoy's access log by outcome: released and moved ended a decision; late, unknown, foreign, undecided and partial changed nothing.",
+			Help: "Records of Envoy's access log by outcome; only those released and moved have changed anything.",
 		}, []string{"outcome"}),
 	}
 	for _, o := range RecordOutcomes() {
-		m.records.WithLabelValues(string(o))
+		m.records.WithLabelValues(string(o.Outcome))
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",

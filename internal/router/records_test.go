@@ -290,8 +290,8 @@ func TestRecordsAgainstModel(t *testing.T) {
 			h.check()
 		}
 		for _, outcome := range RecordOutcomes() {
-			if got := testutil.ToFloat64(h.r.m.records.WithLabelValues(string(outcome))); got != h.want[outcome] {
-				t.Errorf("seed %d: %v records %s, model %v", seed, got, outcome, h.want[outcome])
+			if got := testutil.ToFloat64(h.r.m.records.WithLabelValues(string(outcome.Outcome))); got != h.want[outcome.Outcome] {
+				t.Errorf("seed %d: %v records %s, model %v", seed, got, outcome.Outcome, h.want[outcome.Outcome])
 			}
 		}
 		for _, o := range h.open {

@@ -101,30 +101,27 @@ func (r *Router) SetMode(pool string, m Mode, percent int) error {
 		return fmt.Errorf("mode of pool %q: %w", pool, ErrUnknown)
 	}
 	f.steering.Store(&steering{mode: m, percent: percent})
-	r.log.Info("mode set by a call", "pool", pool, "mode", m.String(), "percent", percent)
 	return nil
 }
 
 // Drain lets an endpoint get no more requests, or lets it get them again, until the configuration changes in this.
 func (r *Router) Drain(endpoint string, on bool) error {
-	_, t := r.target(endpoint)
+	t := r.target(endpoint)
 	if t == nil {
 		return fmt.Errorf("drain endpoint %q: %w", endpoint, ErrUnknown)
 	}
 	t.endpoint.Drain(on)
-	r.log.Info("drain set by a call", "endpoint", endpoint, "draining", on)
 	return nil
 }
 
 // Reset forgets what is known of an endpoint's cache. Its blocks are matched again when its events start anew: when its engine connects again, or
 // after a gap.
 func (r *Router) Reset(endpoint string) error {
-	_, t := r.target(endpoint)
+	t := r.target(endpoint)
 	if t == nil {
 		return fmt.Errorf("reset endpoint %q: %w", endpoint, ErrUnknown)
 	}
 	r.forget(t)
-	r.log.Info("endpoint forgotten by a call", "endpoint", endpoint)
 	return nil
 }
 
@@ -137,13 +134,11 @@ func (r *Router) forget(t *target) {
 }
 
 // target finds an endpoint by its address; nil when there is none.
-func (r *Router) target(endpoint string) (*fleet, *target) {
+func (r *Router) target(endpoint string) *target {
 	for _, f := range r.all() {
-		for _, t := range f.all() {
-			if t.endpoint.Addr() == endpoint {
-				return f, t
-			}
+		if t := f.target(endpoint); t != nil {
+			return t
 		}
 	}
-	return nil, nil
+	return nil
 }

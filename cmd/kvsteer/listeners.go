@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kvsteer/kvsteer/internal/admin"
+	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
+)
+
+// secured are the TLS sides of the service's two listeners; nil: clear text.
+type secured struct{ extproc, admin *tlsfiles.Files }
+
+func newSecured(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (s secured, err error) {
+	metrics := tlsfiles.NewMetrics(reg)
+	open := func(listener, key string, t config.ServerTLS, protocol string) (*tlsfiles.Files, error) {
+		if !t.On() {
+			return nil, nil
+		}
+		return tlsfiles.New(tlsfiles.Options{
+			Listener: listener, Key: key, CertFile: t.CertFile, KeyFile: t.KeyFile, ClientCAFile: t.ClientCAFile,
+			Protocols: []string{protocol}, Log: log.With("component", "tls"), Metrics: metrics,
+		})
+	}
+	if s.extproc, err = open("extproc", "tls", cfg.TLS, "h2"); err != nil {
+		return s, err
+	}
+	s.admin, err = open("admin", "admin.tls", cfg.Admin.TLS, "http/1.1")
+	return s, err
+}
+
+// tlsOf is what a listener speaks; nil: clear text.
+func tlsOf(f *tlsfiles.Files) *tls.Config {
+	if f == nil {
+		return nil
+	}
+	return f.Config()
+}
+
+// run takes over changed files until ctx ends.
+func (s secured) run(part func(name string, run func(context.Context) error)) {
+	for _, f := range []*tlsfiles.Files{s.extproc, s.admin} {
+		if f != nil {
+			part("tls", f.Run)
+		}
+	}
+}
+
+// newAdmin makes the admin server of a service whose other parts are there.
+func (s *service) newAdmin(cfg *config.Config, reg *prometheus.Registry) (*admin.Server, error) {
+	o := admin.Options{
+		Gatherer: reg, Ready: s.readiness.missing, Viewer: s.router, Version: version,
+		Config:    func() json.Marshaler { return s.reloads.config() },
+		TokenFile: cfg.Admin.TokenFile, TLS: tlsOf(s.tls.admin), Metrics: admin.NewMetrics(reg), Log: s.log.With("component", "admin"),
+	}
+	if cfg.Admin.Write {
+		o.Control = control{s.router, s.followers}
+	}
+	return admin.New(o)
+}

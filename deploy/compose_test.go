@@ -1,0 +1,367 @@
+package deploy
+
+import (
+	"flag"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/kvsteer/kvsteer/internal/config"
+)
+
+var update = flag.Bool("update", false, "write compose/envoy.yaml again")
+
+// composeFile is what tests read of the compose file; deploy/schema reads all of it.
+type composeFile struct {
+	Services map[string]service `yaml:"services"`
+	Networks struct {
+		Site struct {
+			IPAM struct {
+				Config []struct {
+					Subnet string `yaml:"subnet"`
+				} `yaml:"config"`
+			} `yaml:"ipam"`
+		} `yaml:"site"`
+	} `yaml:"networks"`
+	Volumes map[string]any `yaml:"volumes"`
+}
+
+type service struct {
+	Image string `yaml:"image"`
+	Build struct {
+		Context    string `yaml:"context"`
+		Dockerfile string `yaml:"dockerfile"`
+	} `yaml:"build"`
+	Command     []string          `yaml:"command"`
+	Environment map[string]string `yaml:"environment"`
+	Volumes     []string          `yaml:"volumes"`
+	Ports       []string          `yaml:"ports"`
+	NetworkMode string            `yaml:"network_mode"`
+	Networks    struct {
+		Site struct {
+			Address string `yaml:"ipv4_address"`
+		} `yaml:"site"`
+	} `yaml:"networks"`
+	Privileged bool `yaml:"privileged"`
+}
+
+func (s service) address() string { return s.Networks.Site.Address }
+
+// mount returns the file of this repository, below compose/, that stands at a path of the container.
+func (s service) mount(t *testing.T, at string) string {
+	t.Helper()
+	for _, v := range s.Volumes {
+		parts := strings.Split(v, ":")
+		if len(parts) > 1 && (parts[1] == at || strings.HasPrefix(at, parts[1]+"/")) {
+			return filepath.Join("compose", parts[0], strings.TrimPrefix(at, parts[1]))
+		}
+	}
+	t.Fatalf("nothing is mounted at %s: %q", at, s.Volumes)
+	return ""
+}
+
+func compose(t *testing.T) composeFile {
+	t.Helper()
+	var c composeFile
+	if err := yaml.Unmarshal([]byte(read(t, "compose/compose.yaml")), &c); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Services) != 6 {
+		t.Fatalf("%d services", len(c.Services))
+	}
+	return c
+}
+
+// TestComposeNetwork holds that addresses are in the subnet and unique, and what is published, and where.
+func TestComposeNetwork(t *testing.T) {
+	c := compose(t)
+	subnet, err := netip.ParsePrefix(c.Networks.Site.IPAM.Config[0].Subnet)
+	if err != nil || !subnet.Addr().IsPrivate() {
+		t.Fatalf("subnet %s is not a private one: %v", subnet, err)
+	}
+	owner := map[string]string{}
+	published := map[string]bool{}
+	for name, s := range c.Services {
+		if host, ok := strings.CutPrefix(s.NetworkMode, "service:"); ok {
+			if _, ok := c.Services[host]; !ok || len(s.Ports) > 0 || s.address() != "" {
+				t.Errorf("%s shares the network of %q, which has to be there and to publish for it", name, host)
+			}
+		} else {
+			addr, err := netip.ParseAddr(s.address())
+			gateway := subnet.Addr().Next()
+			if err != nil || !subnet.Contains(addr) || addr == gateway || owner[s.address()] != "" {
+				t.Errorf("%s: address %q is not a free one of %s", name, s.address(), subnet)
+			}
+			owner[s.address()] = name
+		}
+		for _, p := range s.Ports {
+			if !regexp.MustCompile(`^127\.0\.0\.1:\d+:\d+$`).MatchString(p) {
+				t.Errorf("%s publishes %q, which is not on loopback", name, p)
+			}
+			published[p[strings.LastIndex(p, ":")+1:]] = true
+		}
+		if strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":") || s.Privileged {
+			t.Errorf("%s: image %q is not pinned, or privileged", name, s.Image)
+		}
+		for _, v := range s.Volumes {
+			parts := strings.Split(v, ":")
+			if _, named := c.Volumes[parts[0]]; named {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join("compose", parts[0])); err != nil || len(parts) != 3 || parts[2] != "ro" {
+				t.Errorf("%s: volume %q is no file of the repository that is mounted read-only: %v", name, v, err)
+			}
+		}
+	}
+	if want := map[string]bool{"8080": true, "9090": true, "3000": true}; len(published) != len(want) || !published["8080"] || !published["9090"] || !published["3000"] {
+		t.Errorf("ports %v are published, want %v", published, want)
+	}
+}
+
+// TestComposeRouter holds that the router's configuration is good and agrees with the services.
+func TestComposeRouter(t *testing.T) {
+	c := compose(t)
+	router := c.Services["kvsteer"]
+	if got := router.Command; len(got) != 3 || got[0] != "serve" || got[1] != "--config" {
+		t.Fatalf("command %q", got)
+	}
+	file := router.mount(t, router.Command[2])
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[string]string{"listen": cfg.Listen, "admin.listen": cfg.Admin.Listen} {
+		if host, _, _ := strings.Cut(value, ":"); host != router.address() {
+			t.Errorf("%s: %s is not the router's address %s", key, value, router.address())
+		}
+	}
+	if cfg.Envoy.Admin != "127.0.0.1:9901" || !strings.HasSuffix(cfg.Envoy.Listen, ":8080") || cfg.Envoy.Version != "1.40.0" ||
+		!strings.HasSuffix(c.Services["envoy"].Image, ":v"+cfg.Envoy.Version) {
+		t.Errorf("envoy section %+v, image %s", cfg.Envoy, c.Services["envoy"].Image)
+	}
+	var engines []string
+	for _, name := range []string{"engine-1", "engine-2"} {
+		e := c.Services[name]
+		engines = append(engines, e.address()+":8000", "tcp://"+e.address()+":5557")
+		for flag, want := range map[string]string{"--listen": e.address() + ":8000", "--events-bind": "tcp://" + e.address() + ":5557", "--model": cfg.Pools[0].Models[0]} {
+			if i := slices.Index(e.Command, flag); e.Command[0] != "engine" || i < 0 || e.Command[i+1] != want {
+				t.Errorf("%s: command %q, want %s %s", name, e.Command, flag, want)
+			}
+		}
+	}
+	var endpoints []string
+	for _, e := range cfg.Pools[0].Endpoints {
+		endpoints = append(endpoints, e.Address, e.Events.Dial)
+	}
+	if !slices.Equal(endpoints, engines) {
+		t.Errorf("endpoints %q, engines %q", endpoints, engines)
+	}
+
+	// The command itself checks a copy in which the token's path is this host's.
+	token := router.mount(t, cfg.Admin.TokenFile)
+	full, err := filepath.Abs(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "kvsteer.yaml")
+	if err := os.WriteFile(copied, []byte(strings.ReplaceAll(read(t, file), cfg.Admin.TokenFile, full)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, "..", "go", "run", "./cmd/kvsteer", "serve", "--check", "--config", copied); !strings.Contains(out, "is good: 1 pool, 2 endpoints") || strings.Contains(out, "note:") {
+		t.Errorf("serve --check says:\n%s", out)
+	}
+	// A router that prometheus may read has its token.
+	prometheus := c.Services["prometheus"]
+	if got := prometheus.mount(t, "/etc/prometheus/kvsteer.token"); got != token {
+		t.Errorf("Prometheus has the token %s, the router %s", got, token)
+	}
+}
+
+// TestComposeEnvoy holds that Envoy's configuration is what kvsteer envoy prints, and that Envoy takes it.
+func TestComposeEnvoy(t *testing.T) {
+	c := compose(t)
+	file := c.Services["envoy"].mount(t, "/etc/envoy/envoy.yaml")
+	cmd := exec.Command("go", "run", "./cmd/kvsteer", "envoy", "--config", "deploy/compose/kvsteer.yaml")
+	cmd.Dir = ".."
+	want, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, file) != string(want) {
+		t.Errorf("%s is not what kvsteer envoy prints: go test ./deploy -run TestComposeEnvoy -update writes it again", file)
+	}
+	run(t, ".", program(t, "KVSTEER_ENVOY_1_40", "envoy.sh", "1.40.0"), "--mode", "validate", "-c", file, "-l", "error")
+}
+
+// TestComposePrometheus holds that Prometheus takes its configuration, as the container sees it, and finds the others where they are.
+func TestComposePrometheus(t *testing.T) {
+	c := compose(t)
+	s := c.Services["prometheus"]
+	if s.NetworkMode != "service:envoy" || !slices.Contains(s.Command, "--config.file=/etc/prometheus/prometheus.yml") {
+		t.Errorf("network %q, command %q", s.NetworkMode, s.Command)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"prometheus.yml", "rules.yml", "kvsteer.token"} {
+		text := strings.ReplaceAll(read(t, s.mount(t, "/etc/prometheus/"+name)), "/etc/prometheus/", dir+"/")
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, dir, promtool(t), "check", "config", "--lint=all", "--lint-fatal", "prometheus.yml")
+	cfg, err := config.Load("compose/kvsteer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, "compose/prometheus.yml")
+	want := []string{cfg.Admin.Listen, cfg.Envoy.Admin, "job_name: kvsteer", "metrics_path: /stats/prometheus"}
+	for _, e := range cfg.Pools[0].Endpoints {
+		want = append(want, e.Address)
+	}
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			t.Errorf("prometheus.yml does not name %s", w)
+		}
+	}
+}
+
+// TestComposeGrafana holds that Grafana finds Prometheus, its provisioning and the dashboard.
+func TestComposeGrafana(t *testing.T) {
+	c := compose(t)
+	s := c.Services["grafana"]
+	if got, want := s.Environment["PROMETHEUS_URL"], "http://"+c.Services["envoy"].address()+":9090"; got != want {
+		t.Errorf("Grafana looks for Prometheus at %s, want %s", got, want)
+	}
+	var source struct {
+		APIVersion  int `yaml:"apiVersion"`
+		Datasources []struct {
+			Type, URL, UID, Access, Name string
+			IsDefault                    bool           `yaml:"isDefault"`
+			JSONData                     map[string]any `yaml:"jsonData"`
+		} `yaml:"datasources"`
+	}
+	file := s.mount(t, "/etc/grafana/provisioning/datasources/prometheus.yaml")
+	if err := yaml.UnmarshalWithOptions([]byte(read(t, file)), &source, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	if d := source.Datasources; len(d) != 1 || d[0].Type != "prometheus" || d[0].URL != "${PROMETHEUS_URL}" || !d[0].IsDefault {
+		t.Errorf("data sources %+v", d)
+	}
+	var provider struct {
+		APIVersion int `yaml:"apiVersion"`
+		Providers  []struct {
+			Name, Type            string
+			DisableDeletion       bool              `yaml:"disableDeletion"`
+			AllowUIUpdates        bool              `yaml:"allowUiUpdates"`
+			UpdateIntervalSeconds int               `yaml:"updateIntervalSeconds"`
+			Options               map[string]string `yaml:"options"`
+		} `yaml:"providers"`
+	}
+	file = s.mount(t, "/etc/grafana/provisioning/dashboards/kvsteer.yaml")
+	if err := yaml.UnmarshalWithOptions([]byte(read(t, file)), &provider, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	dashboard := s.mount(t, path.Join(provider.Providers[0].Options["path"], "kvsteer.json"))
+	if dashboard != "grafana/kvsteer.json" || s.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] != path.Join(provider.Providers[0].Options["path"], "kvsteer.json") {
+		t.Errorf("the dashboard %s is not where Grafana looks: %v", dashboard, provider)
+	}
+}
+
+// TestComposeImage runs the build of the Dockerfile on what its .dockerignore leaves, and starts what was built.
+func TestComposeImage(t *testing.T) {
+	c := compose(t)
+	build := c.Services["kvsteer"].Build
+	file := filepath.Join("compose", build.Context, build.Dockerfile)
+	text := read(t, file)
+	context := t.TempDir()
+	copyContext(t, filepath.Join("compose", build.Context), context, strings.Split(strings.TrimSpace(read(t, file+".dockerignore")), "\n"))
+	for _, want := range []string{"\nFROM scratch\n", "\nUSER 65532:65532\n", "\nENTRYPOINT [\"/kvsteer\"]\n", "\nCOPY LICENSE THIRD_PARTY_NOTICES /\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the Dockerfile has no line %q", strings.TrimSpace(want))
+		}
+	}
+	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES", "go.sum"} {
+		if _, err := os.Stat(filepath.Join(context, name)); err != nil {
+			t.Errorf("the context lacks a file that the Dockerfile copies: %v", err)
+		}
+	}
+	command := regexp.MustCompile(`(?m)^RUN (.*go build .*)$`).FindStringSubmatch(text)
+	if command == nil {
+		t.Fatal("the Dockerfile has no go build")
+	}
+	binary := filepath.Join(t.TempDir(), "kvsteer")
+	line := strings.NewReplacer("-o /kvsteer ", "-o "+binary+" ", "${VERSION}", "compose").Replace(command[1])
+	run(t, context, "sh", "-ec", line)
+	if out := run(t, ".", binary, "version"); !strings.Contains(out, "compose") {
+		t.Errorf("the binary says it is %q", out)
+	}
+	if out, err := exec.Command("file", "-b", binary).Output(); err == nil && !strings.Contains(string(out), "statically linked") {
+		t.Errorf("an image from scratch has no libraries, and the binary is %s", out)
+	}
+	for _, name := range []string{"engine-1", "engine-2", "kvsteer"} {
+		if s := c.Services[name]; s.Image != "kvsteer:compose" || s.Build != build {
+			t.Errorf("%s runs image %s built from %+v", name, s.Image, s.Build)
+		}
+		run(t, ".", binary, c.Services[name].Command[0], "--help")
+	}
+}
+
+// copyContext copies what an ignore file of the form "*, !NAME…, **/PATTERN…" leaves.
+func copyContext(t *testing.T, from, to string, ignore []string) {
+	t.Helper()
+	if len(ignore) < 3 || ignore[0] != "*" {
+		t.Fatalf("the ignore file begins with %q", ignore)
+	}
+	kept := func(name string) bool {
+		top, _, _ := strings.Cut(filepath.ToSlash(name), "/")
+		keep := slices.Contains(ignore, "!"+top)
+		for _, pattern := range ignore {
+			if pattern, ok := strings.CutPrefix(pattern, "**/"); ok {
+				for part := range strings.SplitSeq(filepath.ToSlash(name), "/") {
+					if match, err := path.Match(pattern, part); err != nil || match {
+						keep = false
+					}
+				}
+			}
+		}
+		return keep
+	}
+	err := filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, file)
+		if err != nil || name == "." {
+			return err
+		}
+		switch {
+		case !kept(name) && d.IsDir():
+			return filepath.SkipDir
+		case !kept(name):
+			return nil
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, name), 0o755)
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), data, 0o644)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

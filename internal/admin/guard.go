@@ -1,0 +1,97 @@
+package admin
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// problem is the body of an error.
+type problem struct {
+	Error string   `json:"error"`
+	Known []string `json:"known,omitempty"` // what there is, when what was asked for is not among it
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		status, text = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be written as JSON"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n'))
+}
+
+// refuse answers a request that is not let through, and counts why.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why refusal, status int, text string) {
+	s.o.Metrics.refused.WithLabelValues(string(why)).Inc()
+	s.o.Log.Debug("an admin request is refused", slog.String("why", string(why)), slog.String("from", r.RemoteAddr))
+	answer(w, status, problem{Error: text})
+}
+
+// protected keeps out web pages that a browser on the host shows. A page of another name that its owner lets resolve to 127.0.0.1
+// is of the same origin to the browser, but names itself as the host. Where a token is asked for, that alone keeps such pages out.
+func (s *Server) protected(next http.Handler) http.Handler {
+	origins := http.NewCrossOriginProtection()
+	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.refuse(w, r, refusedOrigin, http.StatusForbidden, "the request comes from a web page of another origin")
+	}))
+	inner := origins.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if s.token == nil && !loopbackHost(r.Host) {
+			s.refuse(w, r, refusedHost, http.StatusForbidden,
+				"the request's Host is not localhost, 127.0.0.1 or [::1]; with admin.token_file other names are possible")
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// loopbackHost reports whether the Host of a request names this host. Only HTTP/1.0 clients leave it out; browsers never do.
+func loopbackHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if host == "" || strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// authorized lets requests through that bring the token, if one is asked for.
+func (s *Server) authorized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.token != nil && !s.token.brought(r) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="kvsteer"`)
+			text := "a token is needed: Authorization: Bearer with the content of admin.token_file"
+			if r.Header.Get("Authorization") != "" {
+				text = "the token is not the one in admin.token_file"
+			}
+			s.refuse(w, r, refusedToken, http.StatusUnauthorized, text)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// command guards a handler that changes something.
+func (s *Server) command(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+		switch {
+		case !strings.EqualFold(strings.TrimSpace(kind), "application/json"):
+			s.refuse(w, r, refusedType, http.StatusUnsupportedMediaType, "Content-Type: application/json is needed")
+		case s.o.Control == nil:
+			s.refuse(w, r, refusedReadOnly, http.StatusForbidden, "this router's admin listener is read-only; admin.write: true in its configuration allows commands")
+		default:
+			next(w, r)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/watch"
+)
+
+const (
+	minToken = 16       // characters: 64 bits if they are random hexadecimal digits
+	maxToken = 4 << 10  // bytes of the file
+	scheme   = "bearer" // compared without case
+)
+
+// token is what requests must bring. Only its SHA-256 is kept, which also makes what is compared equally long.
+type token struct {
+	path    string
+	log     *slog.Logger
+	watcher *watch.Watcher
+	sum     atomic.Pointer[[sha256.Size]byte]
+}
+
+func newToken(path string, poll time.Duration, log *slog.Logger) (*token, error) {
+	watcher, err := watch.New(watch.Options{Paths: []string{path}, Poll: poll, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("admin.token_file: %w", err)
+	}
+	t := &token{path: path, log: log, watcher: watcher}
+	return t, t.read()
+}
+
+// read takes over what the file holds; what was in use stays if that is no token.
+func (t *token) read() error {
+	text, err := readToken(t.path)
+	if err != nil {
+		return fmt.Errorf("admin.token_file: %w", err)
+	}
+	sum := sha256.Sum256([]byte(text))
+	t.sum.Store(&sum)
+	return nil
+}
+
+func readToken(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%q is not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimSpace(string(data))
+	switch {
+	case len(data) > maxToken:
+		return "", fmt.Errorf("%q is longer than %d bytes", path, maxToken)
+	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", fmt.Errorf("%q does not hold one word of visible ASCII characters", path)
+	case len(text) < minToken:
+		return "", fmt.Errorf("%q holds fewer than %d characters", path, minToken)
+	}
+	return text, nil
+}
+
+// brought reports whether a request brings the token.
+func (t *token) brought(r *http.Request) bool {
+	kind, text, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(kind, scheme) {
+		return false
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(text)))
+	return subtle.ConstantTimeCompare(sum[:], t.sum.Load()[:]) == 1
+}
+
+// follow reads the file again when it changes, until ctx ends.
+func (t *token) follow(ctx context.Context) {
+	err := t.watcher.Run(ctx, func() {
+		if err := t.read(); err != nil {
+			t.log.Warn("the changed token file is refused; the old token stays in use", "error", err)
+			return
+		}
+		t.log.Info("the admin token is read again")
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.log.Warn("the token file is not watched any more", "error", err)
+	}
+}

@@ -1,0 +1,190 @@
+package engineargs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/kvsteer/kvsteer/internal/config"
+)
+
+// Kind is the make of an engine.
+type Kind string
+
+// The engines whose arguments are known.
+const (
+	VLLM   Kind = "vllm"
+	SGLang Kind = "sglang"
+)
+
+// Options say what is asked for. The zero value is vLLM of no certain release, all endpoints, nothing that another host can reach.
+type Options struct {
+	Kind     Kind   // default VLLM
+	Release  string // of the engine, such as 0.32.0; "" for arguments that every supported release takes
+	Endpoint string // only this ip:port; "" for all
+	Bind     bool   // also give the arguments of engines that bind their events port (events.dial)
+	Replay   bool   // with a socket on loopback that repeats past batches
+}
+
+// Engine is how to start the engine of one endpoint.
+type Engine struct {
+	Pool     string
+	Endpoint string // ip:port
+	Kind     Kind
+	Events   string // one sentence: where its events go
+	Env      []Variable
+	Args     []string // behind the model; nil when Missing says why
+	Notes    []string // what to know or to add, a sentence each
+	Missing  string   // why there are no arguments, and what to do about it
+	Refused  bool     // the configuration names an event source, and still there are none
+}
+
+// Variable is one variable of an environment.
+type Variable struct{ Name, Value string }
+
+// Plan returns the engines of a configuration in its order, or why that is not possible: an unknown kind, release or endpoint.
+func Plan(cfg *config.Config, o Options) ([]Engine, error) {
+	if o.Kind == "" {
+		o.Kind = VLLM
+	}
+	limits, ok := kinds[o.Kind]
+	if !ok {
+		return nil, fmt.Errorf("engine %q: neither vllm nor sglang", o.Kind)
+	}
+	r, err := parseRelease(o.Release)
+	if err != nil {
+		return nil, err
+	}
+	if r.before(limits.oldest) {
+		return nil, fmt.Errorf("engine release %s: KV cache events need %s %s or newer", o.Release, limits.name, limits.oldest)
+	}
+	only, err := endpointOf(cfg, o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	ports := assignPorts(cfg)
+	var engines []Engine
+	for i := range cfg.Pools {
+		p := &cfg.Pools[i]
+		for j := range p.Endpoints {
+			if e := &p.Endpoints[j]; only == "" || e.Address == only {
+				engines = append(engines, plan(p, e, o, r, ports))
+			}
+		}
+	}
+	return engines, nil
+}
+
+// endpointOf returns the spelling that the configuration gives the asked endpoint.
+func endpointOf(cfg *config.Config, asked string) (string, error) {
+	if asked == "" {
+		return "", nil
+	}
+	spelled := asked
+	if addr, err := netip.ParseAddrPort(asked); err == nil {
+		spelled = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()).String()
+	}
+	var all []string
+	for _, p := range cfg.Pools {
+		for _, e := range p.Endpoints {
+			if e.Address == spelled {
+				return spelled, nil
+			}
+			all = append(all, e.Address)
+		}
+	}
+	return "", fmt.Errorf("endpoint %q is not in the configuration, which has %s", asked, strings.Join(all, ", "))
+}
+
+func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports) Engine {
+	engine := Engine{Pool: p.Name, Endpoint: e.Address, Kind: o.Kind}
+	if err := usable(p, e); err != nil {
+		engine.Refused, engine.Missing = true, err.Error()
+		return engine
+	}
+	if e.Events.None() {
+		engine.Missing = fmt.Sprintf(`the configuration names no event source. To match its prompts exactly add to this endpoint `+
+			`events: {listen: "tcp://127.0.0.1:%d"} when the router runs on its host, else events: {dial: "tcp://%s"}.`,
+			ports.suggested[e.Address], netip.AddrPortFrom(netip.MustParseAddrPort(e.Address).Addr(), firstEvents))
+		return engine
+	}
+	if e.Events.Dial != "" && !o.Bind {
+		engine.Refused = true
+		engine.Missing = fmt.Sprintf("events.dial %s makes the engine bind that port on every interface of its host, and it then publishes "+
+			"the token ids of every prompt to whoever reaches the port, without a password. "+
+			"--bind prints the arguments; with the router on the same host, events.listen needs no open port.", e.Events.Dial)
+		return engine
+	}
+	events := events{kind: o.Kind, topic: e.Events.Topic, endpoint: e.Events.Listen}
+	engine.Events = "it connects to the router at " + e.Events.Listen + " and sends its events there"
+	if e.Events.Dial != "" {
+		events.endpoint = fmt.Sprintf("tcp://*:%d", portOf(e.Events.Dial))
+		engine.Events = "it binds " + events.endpoint + ", where the router dials it as " + e.Events.Dial
+		engine.Notes = append(engine.Notes, exposure(e))
+	}
+	if o.Replay {
+		events.replay = fmt.Sprintf("tcp://127.0.0.1:%d", ports.replay[e.Address])
+		engine.Notes = append(engine.Notes, fmt.Sprintf(
+			"The replay port %d is bound on loopback: every process of the engine's host can read the latest batches there, token ids included (--no-replay leaves it out).", ports.replay[e.Address]))
+	}
+	switch o.Kind {
+	case SGLang:
+		sglang(&engine, p, r)
+	default:
+		vllm(&engine, p, r)
+	}
+	engine.Args = append(engine.Args, "--kv-events-config", events.json())
+	return engine
+}
+
+// usable finds what no arguments can express.
+func usable(p *config.Pool, e *config.Endpoint) error {
+	for _, name := range append(append([]string{e.Events.Topic}, p.Models...), p.Adapters...) {
+		switch {
+		case strings.ContainsRune(name, 0):
+			return fmt.Errorf("%q holds a zero byte, which no argument can", name)
+		case strings.HasPrefix(name, "-") && name != e.Events.Topic:
+			return fmt.Errorf("the served name %q begins with '-': the engine would take it for an option", name)
+		}
+	}
+	for _, source := range []string{e.Events.Listen, e.Events.Dial} {
+		if source == "" {
+			continue
+		}
+		addr, err := netip.ParseAddrPort(strings.TrimPrefix(source, "tcp://"))
+		switch {
+		case err != nil:
+			return fmt.Errorf("event source %q is not tcp://ip:port", source)
+		case !addr.Addr().Unmap().Is4():
+			return fmt.Errorf("event source %s is an IPv6 address: engines bind an endpoint with \"::\" instead of connecting to it, and do not bind IPv6. Use an IPv4 address", source)
+		case addr.Port() == 0:
+			return errors.New("events.listen has port 0, which the router replaces at each start: write a fixed port")
+		}
+	}
+	return nil
+}
+
+// serve adds what makes the engine the endpoint of the configuration, with the names that it is asked for.
+func serve(engine *Engine, names []string) {
+	addr := netip.MustParseAddrPort(engine.Endpoint)
+	if addr.Addr().IsLoopback() {
+		engine.Args = append(engine.Args, "--host", addr.Addr().String())
+	}
+	engine.Args = append(engine.Args, "--port", strconv.Itoa(int(addr.Port())), "--served-model-name")
+	engine.Args = append(engine.Args, names...)
+}
+
+func exposure(e *config.Endpoint) string {
+	text := fmt.Sprintf("EXPOSED: port %d is bound on every interface of the engine's host. Whoever reaches it reads the token ids of every prompt, "+
+		"without a password and in clear text: let only the router's host through.", portOf(e.Events.Dial))
+	if netip.MustParseAddrPort(strings.TrimPrefix(e.Events.Dial, "tcp://")).Addr().IsLoopback() {
+		text += " The router dials it on loopback, so events.listen would do without an open port."
+	}
+	return text
+}
+
+func portOf(source string) uint16 {
+	return netip.MustParseAddrPort(strings.TrimPrefix(source, "tcp://")).Port()
+}

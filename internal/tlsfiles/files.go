@@ -1,0 +1,159 @@
+package tlsfiles
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/watch"
+)
+
+// Options of Files. CertFile and KeyFile are needed.
+type Options struct {
+	Listener     string   // label of metrics and logs
+	Key          string   // where the configuration names the files, such as "tls" or "admin.tls"
+	CertFile     string   // PEM: the chain, the listener's own certificate first
+	KeyFile      string   // PEM: the key of that certificate
+	ClientCAFile string   // PEM: authorities of client certificates; "": clients need none
+	Protocols    []string // application protocols (ALPN), the preferred one first. Default h2
+
+	Poll    time.Duration // as of package watch
+	Settle  time.Duration // as of package watch
+	Log     *slog.Logger  // default: discarded
+	Metrics *Metrics      // default: not exported
+	Now     func() time.Time
+}
+
+// Files are a listener's certificate, key and client authorities.
+type Files struct {
+	o       Options
+	watcher *watch.Watcher
+	inUse   atomic.Pointer[tls.Config]
+	config  *tls.Config
+
+	mu sync.Mutex // held while files are read and taken over
+}
+
+// New reads the files. Its error says what is wrong with which of them.
+func New(o Options) (*Files, error) {
+	if o.CertFile == "" || o.KeyFile == "" {
+		return nil, fmt.Errorf("%s: cert_file and key_file are both needed", o.Key)
+	}
+	if len(o.Protocols) == 0 {
+		o.Protocols = []string{"h2"}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(nil)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	paths := []string{o.CertFile, o.KeyFile}
+	if o.ClientCAFile != "" {
+		paths = append(paths, o.ClientCAFile)
+	}
+	watcher, err := watch.New(watch.Options{Paths: paths, Poll: o.Poll, Settle: o.Settle, Log: o.Log})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Key, err)
+	}
+	f := &Files{o: o, watcher: watcher}
+	if err := f.take(); err != nil {
+		return nil, err
+	}
+	f.config = &tls.Config{
+		MinVersion:             tls.VersionTLS12,
+		NextProtos:             slices.Clone(o.Protocols),
+		SessionTicketsDisabled: true,
+		GetConfigForClient:     func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.inUse.Load(), nil },
+	}
+	return f, nil
+}
+
+// Config is for one or more listeners. It must not be changed.
+func (f *Files) Config() *tls.Config { return f.config }
+
+// Run takes over changed files until ctx ends.
+func (f *Files) Run(ctx context.Context) error {
+	return f.watcher.Run(ctx, func() {
+		if err := f.Reload(); err != nil {
+			f.o.Log.Warn("changed TLS files are refused; the old ones stay in use", "listener", f.o.Listener, "error", err)
+		}
+	})
+}
+
+// Reload reads the files and takes them over if they are good; otherwise what was in use stays.
+func (f *Files) Reload() error {
+	err := f.take()
+	f.o.Metrics.reloaded(f.o.Listener, err)
+	if err == nil {
+		expiry := expiry(f.inUse.Load().Certificates[0])
+		f.o.Log.Info("TLS files are read again", "listener", f.o.Listener, "expires", expiry.UTC().Format(time.RFC3339))
+	}
+	return err
+}
+
+// take reads the files and puts them to use.
+func (f *Files) take() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	cert, err := f.certificate()
+	if err != nil {
+		return err
+	}
+	c := &tls.Config{
+		MinVersion:             tls.VersionTLS12,
+		NextProtos:             f.o.Protocols,
+		SessionTicketsDisabled: true,
+		Certificates:           []tls.Certificate{cert},
+	}
+	if f.o.ClientCAFile != "" {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+		if c.ClientCAs, err = authorities(f.o.ClientCAFile); err != nil {
+			return fmt.Errorf("%s.client_ca_file: %w", f.o.Key, err)
+		}
+	}
+	f.inUse.Store(c)
+	f.o.Metrics.expires(f.o.Listener, expiry(cert))
+	return nil
+}
+
+func (f *Files) certificate() (cert tls.Certificate, err error) {
+	chain, err := readPEM(f.o.CertFile)
+	if err != nil {
+		return cert, fmt.Errorf("%s.cert_file: %w", f.o.Key, err)
+	}
+	if _, err := certificates(f.o.CertFile, chain); err != nil {
+		return cert, fmt.Errorf("%s.cert_file: %w", f.o.Key, err)
+	}
+	key, err := readPEM(f.o.KeyFile)
+	if err != nil {
+		return cert, fmt.Errorf("%s.key_file: %w", f.o.Key, err)
+	}
+	// The certificate is known to be good, so that an error is about the key.
+	cert, err = tls.X509KeyPair(chain, key)
+	if err != nil {
+		return cert, fmt.Errorf("%s.key_file: %q: %w", f.o.Key, f.o.KeyFile, plain(err))
+	}
+	if end := cert.Leaf.NotAfter; f.o.Now().After(end) {
+		return cert, fmt.Errorf("%s.cert_file: %q has expired on %s", f.o.Key, f.o.CertFile, end.UTC().Format(time.RFC3339))
+	}
+	return cert, nil
+}
+
+// plain leaves out that the error is one of TLS, which its reader knows.
+func plain(err error) error {
+	if text, ok := strings.CutPrefix(err.Error(), "tls: "); ok {
+		return errors.New(text)
+	}
+	return err
+}

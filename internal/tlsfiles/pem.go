@@ -1,0 +1,91 @@
+package tlsfiles
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// maxFile bounds a PEM file: the authorities of all public certificates take a quarter of it.
+const maxFile = 1 << 20
+
+func readPEM(path string) ([]byte, error) {
+	// A named pipe would block the open for ever.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%q is not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%q is longer than %d bytes", path, maxFile)
+	}
+	return data, nil
+}
+
+// certificates are all of a file's. Each must be readable: one that is passed over would be missed much later, by a client.
+func certificates(path string, data []byte) ([]*x509.Certificate, error) {
+	var all []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%q: certificate %d: %w", path, len(all)+1, err)
+		}
+		all = append(all, cert)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%q: %w", path, errNoCertificate)
+	}
+	return all, nil
+}
+
+var errNoCertificate = errors.New("no PEM block of type CERTIFICATE")
+
+func authorities(path string) (*x509.CertPool, error) {
+	data, err := readPEM(path)
+	if err != nil {
+		return nil, err
+	}
+	all, err := certificates(path, data)
+	if err != nil {
+		return nil, err
+	}
+	set := x509.NewCertPool()
+	for _, cert := range all {
+		set.AddCert(cert)
+	}
+	return set, nil
+}
+
+// expiry is the earliest end of a chain: when clients begin to refuse it.
+func expiry(cert tls.Certificate) time.Time {
+	end := cert.Leaf.NotAfter
+	for _, der := range cert.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil && c.NotAfter.Before(end) {
+			end = c.NotAfter
+		}
+	}
+	return end
+}

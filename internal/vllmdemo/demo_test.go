@@ -1,0 +1,88 @@
+package vllmdemo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kvsteer/kvsteer/internal/lab"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// example is a folder with a configuration at free ports, or at one that is taken.
+func example(t *testing.T, config, admin string) string {
+	t.Helper()
+	ports, err := lab.FreePorts(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := os.Expand(config, func(name string) string {
+		if name == "admin" && admin != "" {
+			return admin
+		}
+		p := ports[0]
+		ports = ports[1:]
+		return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}).String()
+	})
+	if err := os.WriteFile(filepath.Join(dir, "kvsteer.yaml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+const good = `listen: $router
+admin: $admin
+envoy: {listen: "$envoy", admin: "$envoyadmin"}
+pools: [{name: chat, models: [tiny], adapters: [a], endpoints: [{address: "$one"}, {address: "$two"}]}]
+`
+
+// TestRunFails holds that what cannot work is said, and that nothing is left behind.
+func TestRunFails(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho \"no such configuration\"\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tt := range map[string]struct {
+		ctx     context.Context
+		options Options
+		want    string
+	}{
+		"no binary":        {t.Context(), Options{Kvsteer: "/nothing", Envoy: program, Example: example(t, good, "")}, "kvsteer binary"},
+		"no configuration": {t.Context(), Options{Kvsteer: program, Envoy: program, Example: t.TempDir()}, "kvsteer.yaml"},
+		"no adapter":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "adapters: [a],", "", 1), "")}, "an adapter"},
+		"socket":           {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "$router", "unix:/tmp/x.sock", 1), "")}, "is not ip:port"},
+		"port taken":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, taken.Addr().String())}, "port is in use"},
+		"router ends":      {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, "")}, "no such configuration"},
+		"too few":          {t.Context(), Options{Size: 3}, "not in the range 4 to 1000"},
+		"cancelled":        {cancelled, Options{Kvsteer: program, Envoy: program, Example: example(t, good, "")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			temp := t.TempDir()
+			t.Setenv("TMPDIR", temp)
+			tt.options.Out = io.Discard
+			err := Run(tt.ctx, tt.options)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+			if left, _ := os.ReadDir(temp); len(left) > 0 && (errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "are kept in")) {
+				t.Errorf("%v is left, and the error does not say so: %v", left, err)
+			}
+		})
+	}
+}

@@ -62,7 +62,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	f.mu.Lock()
 	f.pace.rate = rate
 	f.mu.Unlock()
-	f.pool.Store(p)
+	if was := f.pool.Swap(p); was != nil && !slices.Equal(was.Models(), p.Models()) {
+		f.maxLen.Store(0)
+	}
 	f.targets.Store(&targets)
 	mode, _ := ParseMode(p.Mode()) // checked by package pool
 	if s := (steering{mode: mode, percent: 100 - p.Unsteered()}); s != f.configured {

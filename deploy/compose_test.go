@@ -1,7 +1,10 @@
 package deploy
 
 import (
+	"debug/elf"
+	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -11,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -176,7 +180,7 @@ func TestComposeRouter(t *testing.T) {
 	if err := os.WriteFile(copied, []byte(strings.ReplaceAll(read(t, file), cfg.Admin.TokenFile, full)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out := run(t, "..", "go", "run", "./cmd/kvsteer", "serve", "--check", "--config", copied); !strings.Contains(out, "is good: 1 pool, 2 endpoints") || strings.Contains(out, "note:") {
+	if out := run(t, ".", kvsteer(t), "serve", "--check", "--config", copied); !strings.Contains(out, "is good: 1 pool, 2 endpoints") || strings.Contains(out, "note:") {
 		t.Errorf("serve --check says:\n%s", out)
 	}
 	// A router that prometheus may read has its token.
@@ -190,18 +194,13 @@ func TestComposeRouter(t *testing.T) {
 func TestComposeEnvoy(t *testing.T) {
 	c := compose(t)
 	file := c.Services["envoy"].mount(t, "/etc/envoy/envoy.yaml")
-	cmd := exec.Command("go", "run", "./cmd/kvsteer", "envoy", "--config", "deploy/compose/kvsteer.yaml")
-	cmd.Dir = ".."
-	want, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := run(t, ".", kvsteer(t), "envoy", "--config", "compose/kvsteer.yaml")
 	if *update {
-		if err := os.WriteFile(file, want, 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if read(t, file) != string(want) {
+	if read(t, file) != want {
 		t.Errorf("%s is not what kvsteer envoy prints: go test ./deploy -run TestComposeEnvoy -update writes it again", file)
 	}
 	run(t, ".", program(t, "KVSTEER_ENVOY_1_40", "envoy.sh", "1.40.0"), "--mode", "validate", "-c", file, "-l", "error")
@@ -280,36 +279,79 @@ func TestComposeGrafana(t *testing.T) {
 	}
 }
 
-// TestComposeImage runs the build of the Dockerfile on what its .dockerignore leaves, and starts what was built.
+// built is the binary of the image, once it was asked for.
+var built struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// kvsteer is the binary of the image: what the Dockerfile's build makes of the files that its .dockerignore leaves.
+func kvsteer(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() { built.path, built.err = buildImage(filepath.Join(programs, "image")) })
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
+}
+
+const dockerfile = "compose/Dockerfile"
+
+func buildImage(dir string) (string, error) {
+	text, err := os.ReadFile(dockerfile)
+	if err != nil {
+		return "", err
+	}
+	ignore, err := os.ReadFile(dockerfile + ".dockerignore")
+	if err != nil {
+		return "", err
+	}
+	context, binary := filepath.Join(dir, "context"), filepath.Join(dir, "kvsteer")
+	if err := copyContext("..", context, strings.Split(strings.TrimSpace(string(ignore)), "\n")); err != nil {
+		return "", err
+	}
+	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES", "go.mod", "go.sum"} {
+		if _, err := os.Stat(filepath.Join(context, name)); err != nil {
+			return "", fmt.Errorf("the context lacks a file that the Dockerfile copies: %w", err)
+		}
+	}
+	command := regexp.MustCompile(`(?m)^RUN (.*go build .*)$`).FindSubmatch(text)
+	if command == nil {
+		return "", errors.New("the Dockerfile has no go build")
+	}
+	cmd := exec.Command("sh", "-ec", strings.NewReplacer("-o /kvsteer ", "-o "+binary+" ", "${VERSION}", "compose").Replace(string(command[1])))
+	cmd.Dir = context
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", command[1], err, out)
+	}
+	return binary, nil
+}
+
+// TestComposeImage holds that the image can run: nothing is missing in it, and it knows the commands of the services.
 func TestComposeImage(t *testing.T) {
 	c := compose(t)
 	build := c.Services["kvsteer"].Build
-	file := filepath.Join("compose", build.Context, build.Dockerfile)
-	text := read(t, file)
-	context := t.TempDir()
-	copyContext(t, filepath.Join("compose", build.Context), context, strings.Split(strings.TrimSpace(read(t, file+".dockerignore")), "\n"))
+	if got := filepath.Join("compose", build.Context, build.Dockerfile); got != filepath.Join("..", "deploy", dockerfile) {
+		t.Errorf("the image is built from %s", got)
+	}
+	text := read(t, dockerfile)
 	for _, want := range []string{"\nFROM scratch\n", "\nUSER 65532:65532\n", "\nENTRYPOINT [\"/kvsteer\"]\n", "\nCOPY LICENSE THIRD_PARTY_NOTICES /\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the Dockerfile has no line %q", strings.TrimSpace(want))
 		}
 	}
-	for _, name := range []string{"LICENSE", "THIRD_PARTY_NOTICES", "go.sum"} {
-		if _, err := os.Stat(filepath.Join(context, name)); err != nil {
-			t.Errorf("the context lacks a file that the Dockerfile copies: %v", err)
-		}
-	}
-	command := regexp.MustCompile(`(?m)^RUN (.*go build .*)$`).FindStringSubmatch(text)
-	if command == nil {
-		t.Fatal("the Dockerfile has no go build")
-	}
-	binary := filepath.Join(t.TempDir(), "kvsteer")
-	line := strings.NewReplacer("-o /kvsteer ", "-o "+binary+" ", "${VERSION}", "compose").Replace(command[1])
-	run(t, context, "sh", "-ec", line)
+	binary := kvsteer(t)
 	if out := run(t, ".", binary, "version"); !strings.Contains(out, "compose") {
 		t.Errorf("the binary says it is %q", out)
 	}
-	if out, err := exec.Command("file", "-b", binary).Output(); err == nil && !strings.Contains(string(out), "statically linked") {
-		t.Errorf("an image from scratch has no libraries, and the binary is %s", out)
+	libraries, err := elf.Open(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer libraries.Close()
+	if needed, err := libraries.ImportedLibraries(); err != nil || len(needed) > 0 {
+		t.Errorf("an image from scratch has no libraries, and the binary needs %q: %v", needed, err)
 	}
 	for _, name := range []string{"engine-1", "engine-2", "kvsteer"} {
 		if s := c.Services[name]; s.Image != "kvsteer:compose" || s.Build != build {
@@ -320,10 +362,12 @@ func TestComposeImage(t *testing.T) {
 }
 
 // copyContext copies what an ignore file of the form "*, !NAME…, **/PATTERN…" leaves.
-func copyContext(t *testing.T, from, to string, ignore []string) {
-	t.Helper()
+func copyContext(from, to string, ignore []string) error {
 	if len(ignore) < 3 || ignore[0] != "*" {
-		t.Fatalf("the ignore file begins with %q", ignore)
+		return fmt.Errorf("the ignore file begins with %q", ignore)
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
 	}
 	kept := func(name string) bool {
 		top, _, _ := strings.Cut(filepath.ToSlash(name), "/")
@@ -339,7 +383,7 @@ func copyContext(t *testing.T, from, to string, ignore []string) {
 		}
 		return keep
 	}
-	err := filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -361,7 +405,4 @@ func copyContext(t *testing.T, from, to string, ignore []string) {
 		}
 		return os.WriteFile(filepath.Join(to, name), data, 0o644)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -10,6 +10,21 @@ import (
 	"testing"
 )
 
+// programs is a folder for what tests build, for as long as they run.
+var programs string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	var err error
+	if programs, err = os.MkdirTemp("", "kvsteer-deploy-"); err != nil {
+		fmt.Fprintln(os.Stderr, "deploy:", err)
+		return 1
+	}
+	defer os.RemoveAll(programs)
+	return m.Run()
+}
+
 // program returns the path of a binary: from a variable, else from what a script of this repository prints.
 func program(t *testing.T, variable string, script ...string) string {
 	t.Helper()

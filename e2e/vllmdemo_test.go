@@ -22,7 +22,7 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, text := runVLLMDemo(t, 12, 4*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
+	report, text := runVLLMDemo(t, exampleOnFreePorts(t), 12, 10*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
 	for _, want := range []string{"sending 48 requests in 12 conversations", "emptying both", "killing the engine", "checks are ok"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the output lacks %q", want)
@@ -36,14 +36,9 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	}
 }
 
-// runVLLMDemo builds and runs the demo of examples/vllm-cpu on free ports, and returns its figures and its output.
-func runVLLMDemo(t *testing.T, conversations int, limit time.Duration, environment ...string) (vllmdemo.Report, string) {
+// exampleOnFreePorts is the folder of examples/vllm-cpu with other ports in its configuration.
+func exampleOnFreePorts(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	demo := filepath.Join(dir, "demo-vllm")
-	if out, err := exec.Command("go", "build", "-o", demo, "../examples/vllm-cpu").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	config, err := os.ReadFile("../examples/vllm-cpu/kvsteer.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -60,19 +55,27 @@ func runVLLMDemo(t *testing.T, conversations int, limit time.Duration, environme
 		}
 		replace = append(replace, ":"+p, fmt.Sprintf(":%d", free[i]))
 	}
-	example := filepath.Join(dir, "example")
-	if err := os.Mkdir(example, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(example, "kvsteer.yaml"), []byte(strings.NewReplacer(replace...).Replace(string(config))), 0o644); err != nil {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "kvsteer.yaml"), []byte(strings.NewReplacer(replace...).Replace(string(config))), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	script, err := filepath.Abs("../examples/vllm-cpu/engine.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(script, filepath.Join(example, "engine.sh")); err != nil {
+	if err := os.Symlink(script, filepath.Join(folder, "engine.sh")); err != nil {
 		t.Fatal(err)
+	}
+	return folder
+}
+
+// runVLLMDemo builds the demo, runs it with an example's folder, and returns its figures and its output.
+func runVLLMDemo(t *testing.T, example string, conversations int, limit time.Duration, environment ...string) (vllmdemo.Report, string) {
+	t.Helper()
+	dir := t.TempDir()
+	demo := filepath.Join(dir, "demo-vllm")
+	if out, err := exec.Command("go", "build", "-o", demo, "../examples/vllm-cpu").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	figures := filepath.Join(dir, "figures.json")
 	run := startCommand(t, dir, environment, demo, "-kvsteer", binaries.kvsteer, "-envoy", binaries.envoy[envoyNewest], "-example", example,

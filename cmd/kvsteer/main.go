@@ -22,6 +22,7 @@ type cli struct {
 
 	EngineArgs engineArgsCmd `cmd:"" help:"Print how to start the engines of a kvsteer configuration."`
 
+	Doctor  doctorCmd  `cmd:"" help:"Find what is misconfigured: configuration, engines, router and Envoy."`
 	Demo    demoCmd    `cmd:"" help:"Show kvsteer on a real Envoy with simulated engines, beside round robin."`
 	Engine  engineCmd  `cmd:"" help:"Run a simulated engine, for demos and tests."`
 	Mode    modeCmd    `cmd:"" help:"Show or set what becomes of a pool's decisions, in a running router."`
@@ -38,7 +39,7 @@ It runs beside Envoy as an external processor: "kvsteer serve" decides, "kvsteer
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit status: 0 done, 1 the command could not do its work, 2 the command line is wrong.
+// run returns the exit status: 0 done, 1 the command could not do its work, 2 the command line is wrong; the doctor has its own.
 func run(args []string, stdout, stderr io.Writer) int {
 	// The first signal asks the command to end; the default action is back for a second one.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -73,8 +74,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return 130 // ended by a signal, as asked
 	}
+	status := 1
+	if e := new(exitError); errors.As(err, &e) {
+		if status = e.status; e.err == nil {
+			return status
+		}
+	}
 	fmt.Fprintln(stderr, "kvsteer:", err)
-	return 1
+	return status
 }
 
 // called is the command whose line is wrong, as far as it could be told.

@@ -117,8 +117,16 @@ func TestDashboardIsReadStrictly(t *testing.T) {
 		return v.(map[string]any)
 	}
 	for _, path := range [][]any{
-		{}, {"templating", "list", 1}, {"panels", 1}, {"panels", 1, "gridPos"}, {"panels", 1, "targets", 0}, {"panels", 1, "options"},
-		{"panels", 1, "options", "reduceOptions"}, {"panels", 1, "fieldConfig"}, {"panels", 1, "fieldConfig", "defaults"}, {"panels", 9, "fieldConfig", "defaults", "custom"},
+		{},
+		{"templating", "list", 1},
+		{"panels", 1},
+		{"panels", 1, "gridPos"},
+		{"panels", 1, "targets", 0},
+		{"panels", 1, "options"},
+		{"panels", 1, "options", "reduceOptions"},
+		{"panels", 1, "fieldConfig"},
+		{"panels", 1, "fieldConfig", "defaults"},
+		{"panels", 9, "fieldConfig", "defaults", "custom"},
 	} {
 		t.Run(fmt.Sprint(path...), func(t *testing.T) {
 			var d map[string]any

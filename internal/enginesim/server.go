@@ -32,6 +32,9 @@ func (e *Engine) handler() http.Handler {
 		l := e.loop.load()
 		writeJSON(w, http.StatusOK, map[string]int{"server_load": l.running + l.waiting})
 	}))
+	if e.opts.Events.Format == Map {
+		mux.HandleFunc("/kv_event_sources", get(func(w http.ResponseWriter) { writeJSON(w, http.StatusOK, e.eventSources()) }))
+	}
 	mux.Handle("/metrics", promhttp.HandlerFor(e.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { detail(w, http.StatusNotFound) })
 	return e.authorized(mux)
@@ -149,4 +152,15 @@ func (e *Engine) models() modelList {
 		l.Data = append(l.Data, c)
 	}
 	return l
+}
+
+// eventSources are the publishers by rank, with vLLM's defaults. What the real engine says without events was not recorded.
+func (e *Engine) eventSources() map[string]eventSource {
+	o := e.opts.Events
+	if o.Bind == "" && o.Connect == "" {
+		return map[string]eventSource{}
+	}
+	return map[string]eventSource{"0": {
+		Enabled: true, Publisher: "zmq", Endpoint: o.Bind + o.Connect, BufferSteps: 10_000, HWM: 100_000, MaxQueueSize: 100_000, Topic: o.Topic,
+	}}
 }

@@ -538,3 +538,28 @@ func TestAnswerCarriesRequestID(t *testing.T) {
 		}
 	}
 }
+
+// TestEventSources compares the page with the one recorded from vLLM 0.32.0, but for what its options were.
+func TestEventSources(t *testing.T) {
+	c := newClient(t)
+	const recorded = `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:18557","replay_endpoint":%s,` +
+		`"buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"}}`
+	want := strings.Replace(fmt.Sprintf(recorded, "null"), "tcp://*:18557", "tcp://127.0.0.1:1", 1)
+	for _, tt := range []struct {
+		name   string
+		events Events
+		status int
+		body   string
+	}{
+		{"connects", Events{Connect: "tcp://127.0.0.1:1", Topic: "kv-events"}, http.StatusOK, want},
+		{"no events", Events{}, http.StatusOK, "{}"},
+		{"release 0.23", Events{Connect: "tcp://127.0.0.1:1", Format: Array}, http.StatusNotFound, `{"detail":"Not Found"}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := start(t, Options{Events: tt.events})
+			if status, body := getBody(t, c, e, "/kv_event_sources"); status != tt.status || body != tt.body {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+}

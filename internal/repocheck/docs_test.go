@@ -18,6 +18,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/doctor"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
@@ -36,6 +37,8 @@ var generated = []struct {
 }{
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
+	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
+	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
 	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
 }

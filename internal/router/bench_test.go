@@ -96,3 +96,16 @@ func BenchmarkComplete(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOff is what a request costs whose pool is off.
+func BenchmarkOff(b *testing.B) {
+	w := newWorld(b, Options{Now: time.Now}, chat(64))
+	w.mode("chat", ModeOff, 100)
+	req := given("llama", run(1, 32<<10))
+	b.ReportAllocs()
+	for b.Loop() {
+		if d := w.r.Decide(b.Context(), req); d.Reason != ReasonOff {
+			b.Fatal(d.Reason)
+		}
+	}
+}

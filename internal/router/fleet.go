@@ -70,7 +70,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	f.mu.Lock()
 	f.pace.rate = rate
 	f.mu.Unlock()
-	f.pool.Store(p)
+	if was := f.pool.Swap(p); was != nil && !slices.Equal(was.Models(), p.Models()) {
+		f.maxLen.Store(0)
+	}
 	f.targets.Store(&targets)
 	if tokens, _ := p.Cache(); tokens == 0 {
 		for _, t := range targets {

@@ -191,8 +191,10 @@ func (a *account) unqueue(number uint64, uncached float64) {
 	if c.requests > 1 {
 		cut = min(cut, uncached)
 	}
-	for j := i; j < a.queued.len(); j++ {
-		a.queued.at(j).end -= cut
+	if cut > 0 {
+		for j := i; j < a.queued.len(); j++ {
+			a.queued.at(j).end -= cut
+		}
 	}
 	if c.requests > 1 {
 		a.queued.at(i).requests--

@@ -104,8 +104,15 @@ func TestTally(t *testing.T) {
 func TestOpenDecisionsAreBounded(t *testing.T) {
 	w := newWorld(t, Options{}, chat(2))
 	f := w.r.all()[0]
+	var sc scratch
+	sc.gather(f)
+	last := uint64(0)
+	decide := func() {
+		last++
+		f.place(&sc, 100, booking{number: last, charge: true}, w.r.weights, w.clock(), w.r.random)
+	}
 	for range maxOpen + 100 {
-		w.r.Decide(t.Context(), Request{Unread: true})
+		decide()
 	}
 	open, expired := f.openDecisions()
 	if open != maxOpen || expired != 100 {
@@ -114,7 +121,7 @@ func TestOpenDecisionsAreBounded(t *testing.T) {
 	// Each decision makes room for the next, though more are beyond their lifetime than expire in one go.
 	w.pass(openLifetime)
 	for range maxOpen / expireStep {
-		w.r.Decide(t.Context(), Request{Unread: true})
+		decide()
 	}
 	if open, expired = f.openDecisions(); open != maxOpen/expireStep {
 		t.Errorf("%d open, %d expired after the lifetime of all but the last %d", open, expired, maxOpen/expireStep)

@@ -28,7 +28,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	id, number := r.ids.next()
 	d := Decision{ID: id, Rung: RungNone}
 	keyed := r.keyed(req)
-	if keyed != nil && keyed.steering.Load().mode == ModeOff {
+	if keyed != nil && keyed.steering.Load().mode == ModeOff { // as Passes says
 		return keyed.off(d)
 	}
 	parsed := openai.Request{Reason: openai.Reason(ReasonUnread)}
@@ -109,6 +109,12 @@ func (r *Router) keyed(req Request) *fleet {
 		return r.fleet(p.Name())
 	}
 	return nil
+}
+
+// Passes says by the headers of a request that nothing will be decided for it, whatever its body: its pool is off.
+func (r *Router) Passes(req Request) bool {
+	f := r.keyed(req)
+	return f != nil && f.steering.Load().mode == ModeOff
 }
 
 // off completes the decision not to decide.

@@ -107,7 +107,8 @@ func (s *site) startEngines(ctx context.Context, out io.Writer, addresses []stri
 	began := time.Now()
 	var mu sync.Mutex // of out
 	for _, a := range addresses {
-		argv := append([]string{"env", "KVSTEER=" + s.opt.Kvsteer, "CONFIG=" + s.path, filepath.Join(s.opt.Example, "engine.sh"), a}, flags...)
+		// vLLM leaves sockets and caches in its folder for temporary files.
+		argv := append([]string{"env", "TMPDIR=" + s.dir, "KVSTEER=" + s.opt.Kvsteer, "CONFIG=" + s.path, filepath.Join(s.opt.Example, "engine.sh"), a}, flags...)
 		p, err := s.lab.Start("engine-"+strings.ReplaceAll(a, ":", "-"), argv...)
 		if err != nil {
 			return errors.Join(err, g.Wait())

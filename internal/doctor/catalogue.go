@@ -1,0 +1,197 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Severity says how much a finding matters.
+type Severity string
+
+// The severities, gravest first.
+const (
+	Error   Severity = "error"   // requests fail, or are not steered
+	Warning Severity = "warning" // something is lost, or open to others
+	Info    Severity = "info"    // worth knowing, nothing to mend
+)
+
+func (s Severity) rank() int {
+	switch s {
+	case Error:
+		return 0
+	case Warning:
+		return 1
+	}
+	return 2
+}
+
+// Code names one kind of finding. Codes are stable: one is never given another meaning.
+type Code string
+
+// Codes by area: 1xx configuration, 2xx engines, 3xx events, 4xx Envoy, 5xx router.
+const (
+	NoEventSources Code = "KV101"
+	NotSteering    Code = "KV102"
+	ClearText      Code = "KV103"
+	FileUnreadable Code = "KV104"
+	Draining       Code = "KV105"
+
+	EngineSilent      Code = "KV201"
+	NameDiffers       Code = "KV202"
+	NameUnlisted      Code = "KV203"
+	PrefixCachingOff  Code = "KV204"
+	BlockSizeUnknown  Code = "KV205"
+	HashUnknown       Code = "KV206"
+	PageSizeOne       Code = "KV207"
+	EngineBad         Code = "KV208"
+	EngineLimited     Code = "KV209"
+	DetailsOff        Code = "KV210"
+	KeyRefused        Code = "KV211"
+	TokenizeRefused   Code = "KV212"
+	ModelLenDiffers   Code = "KV213"
+	ProbeFailed       Code = "KV214"
+	EndpointNoEvents  Code = "KV301"
+	EventsUnconnected Code = "KV302"
+	EventsAbsent      Code = "KV303"
+	EventsOpen        Code = "KV304"
+	EventsOff         Code = "KV305"
+	EventsElsewhere   Code = "KV306"
+	NoTokenIDs        Code = "KV307"
+	BlocksPartly      Code = "KV308"
+	EventsUnreadable  Code = "KV309"
+	SeveralRanks      Code = "KV310"
+	SecondEngine      Code = "KV311"
+
+	EnvoySilent        Code = "KV401"
+	EnvoyOld           Code = "KV402"
+	LayoutWrong        Code = "KV403"
+	NoFilter           Code = "KV404"
+	HeadersKept        Code = "KV405"
+	FailClosed         Code = "KV406"
+	TimeoutShort       Code = "KV407"
+	NoFallback         Code = "KV408"
+	ChoiceUnused       Code = "KV409"
+	EndpointNotInEnvoy Code = "KV410"
+	EndpointOnlyEnvoy  Code = "KV411"
+	BodyNotBuffered    Code = "KV412"
+	MutationRefused    Code = "KV413"
+	RouterUnreachable  Code = "KV414"
+	RouterElsewhere    Code = "KV415"
+	NoRecords          Code = "KV416"
+	MetadataDropped    Code = "KV417"
+	BodyLimit          Code = "KV418"
+	RouteTimeout       Code = "KV419"
+	NoRetry            Code = "KV420"
+	IdleTimeout        Code = "KV421"
+
+	RouterSilent    Code = "KV501"
+	RouterUnready   Code = "KV502"
+	IndexDiffers    Code = "KV503"
+	IndexFull       Code = "KV504"
+	OtherConfig     Code = "KV505"
+	EndpointDown    Code = "KV506"
+	TokenizeFailing Code = "KV507"
+	RouterPanics    Code = "KV508"
+	ModelsUnknown   Code = "KV509"
+	ReloadRefused   Code = "KV510"
+	ChoiceNotObeyed Code = "KV511"
+)
+
+// Entry is what a code means.
+type Entry struct {
+	Code     Code
+	Severity Severity
+	Meaning  string // one sentence without its stop
+	Advice   string // one line: what to do
+}
+
+// Catalogue returns every code there is, in their order.
+func Catalogue() []Entry {
+	return []Entry{
+		{NoEventSources, Info, "no endpoint of the pool has an event source, so its prompts are matched by their text only", "fine for a trial; add events to match exactly"},
+		{NotSteering, Info, "the pool's mode or percent leaves some or all of its requests unsteered", "set mode: on and percent: 100 when the trial is over"},
+		{ClearText, Warning, "prompts or the admin token travel off loopback in clear text", "switch tls on and remove insecure: true"},
+		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor", "create it, or run the doctor as the router's user"},
+		{Draining, Info, "the endpoint gets no new requests, because the configuration or an admin call drains it", "undrain it when the work on it is done"},
+
+		{EngineSilent, Error, "the engine does not answer GET /health", "start it, or correct the endpoint's address"},
+		{NameDiffers, Error, "the engine does not serve a name that its pool lists", "make models and adapters equal to the engine's served names"},
+		{NameUnlisted, Info, "the engine serves a name that its pool does not list: requests for it are not steered", "add the name to models or adapters"},
+		{PrefixCachingOff, Error, "the engine's prefix caching is off, so nothing can be reused", "start the engine with prefix caching"},
+		{BlockSizeUnknown, Warning, "the engine's metrics do not tell its block size", "let the engine serve metrics; SGLang needs --enable-metrics"},
+		{HashUnknown, Info, "the engine's metrics do not tell its hash algorithm; exact matching by token ids does not need it", "nothing, unless its events lack token ids"},
+		{PageSizeOne, Warning, "the engine's blocks are one token long: an event and an index entry for every token", "start the engine with --page-size 16 or 64"},
+		{EngineBad, Error, "an engine release that cannot work with exact matching", "upgrade the engine"},
+		{EngineLimited, Warning, "an engine release with a known limit", "upgrade the engine, or know the limit"},
+		{DetailsOff, Info, "answers do not tell how many prompt tokens came from the cache", "start the engine with --enable-prompt-tokens-details"},
+		{KeyRefused, Warning, "the engine refuses the key of the pool's api_key_file, or wants one that is not configured", "write the engine's key into api_key_file"},
+		{TokenizeRefused, Error, "the engine's /tokenize fails, so text prompts cannot be matched exactly", "let the router reach /tokenize on every engine"},
+		{ModelLenDiffers, Warning, "max_model_len differs from the engine's", "remove max_model_len, or set the engine's value"},
+		{ProbeFailed, Error, "the engine failed the completion of one token that --probe sent", "read the engine's log"},
+
+		{EndpointNoEvents, Warning, "the endpoint has no event source while others of its pool have one", "add events to the endpoint"},
+		{EventsUnconnected, Error, "the router has no connection for the endpoint's events", "compare the engine's arguments with what kvsteer engine-args prints"},
+		{EventsAbsent, Error, "requests were placed, and no event came from any endpoint of the pool", "start the engines as kvsteer engine-args prints"},
+		{EventsOpen, Warning, "an event port is open beyond loopback: it tells the token ids of every prompt to whoever connects", "close the port to all but the router, or use events.listen on one host"},
+		{EventsOff, Error, "the engine says that it publishes no KV cache events", "start it as kvsteer engine-args prints"},
+		{EventsElsewhere, Error, "the engine publishes its events where the router does not look for them", "start it as kvsteer engine-args prints, or change events"},
+		{NoTokenIDs, Error, "the engine's events carry no token ids that can be matched", "publish from the engine's own cache, without bigrams"},
+		{BlocksPartly, Warning, "the engine's blocks are known in part only", "see problems of an endpoint in docs/metrics.md"},
+		{EventsUnreadable, Warning, "events came that could not be read", "compare the engine's release with the supported ones"},
+		{SeveralRanks, Warning, "several data-parallel ranks publish behind one endpoint, and one of them is followed", "run one rank per endpoint"},
+		{SecondEngine, Warning, "a second engine connects to an event port and is refused", "give each engine a port of its own"},
+
+		{EnvoySilent, Error, "Envoy's admin listener does not answer, or not as Envoy does", "start Envoy, or name its admin listener with --envoy-admin"},
+		{EnvoyOld, Error, "an Envoy release that is not supported", "run Envoy 1.40, or at least 1.37"},
+		{LayoutWrong, Error, "the layout does not fit the Envoy release: requests without a decision get 503", "print the configuration for this release with kvsteer envoy"},
+		{NoFilter, Error, "no ext_proc filter of Envoy leads to the router", "add the filter that kvsteer envoy prints"},
+		{HeadersKept, Error, "clients can name the endpoint that serves them: a target header of theirs is not removed early", "remove both target headers by early_header_mutation_extensions"},
+		{FailClosed, Error, "Envoy fails requests when the router does not answer", "set failure_mode_allow: true"},
+		{TimeoutShort, Error, "Envoy gives up before the router decides", "set message_timeout above budget"},
+		{NoFallback, Error, "a request without a decision has nowhere to go", "add a fallback cluster or route, or set fallback: none"},
+		{ChoiceUnused, Error, "no route of Envoy follows the router's choice", "route to a cluster that reads the target header, as kvsteer envoy prints it"},
+		{EndpointNotInEnvoy, Warning, "an endpoint of the configuration is in none of Envoy's fallback clusters", "print Envoy's configuration again, or add the endpoint"},
+		{EndpointOnlyEnvoy, Warning, "Envoy's fallback sends requests to an endpoint that the configuration lacks", "add the endpoint to its pool, or take it from Envoy"},
+		{BodyNotBuffered, Error, "the router does not get the request body in one piece, so nothing is matched", "set request_header_mode: SEND and request_body_mode: BUFFERED"},
+		{MutationRefused, Error, "the filter's mutation_rules refuse the target headers", "allow both in mutation_rules"},
+		{RouterUnreachable, Error, "Envoy cannot reach the router by the filter's cluster", "see that the cluster exists, speaks HTTP/2 and is healthy"},
+		{RouterElsewhere, Warning, "the filter's cluster leads to another address than listen", "make them equal, or list the address in envoy.routers"},
+		{NoRecords, Info, "Envoy sends the router no record of finished requests", "add the access logger that kvsteer envoy prints, or set envoy.access_log_service: false"},
+		{MetadataDropped, Warning, "Envoy drops the metadata that describes a decision", "add kvsteer to metadata_options.receiving_namespaces.untyped"},
+		{BodyLimit, Warning, "Envoy refuses bodies with 413 that are within limits.body", "set request_body_buffer_limit of the virtual host to limits.body"},
+		{RouteTimeout, Warning, "a route's timeout cuts long answers", "set timeout: 0s on the engines' routes"},
+		{NoRetry, Warning, "a request whose first choice is dead is not moved on", "add a retry_policy with connect-failure"},
+		{IdleTimeout, Warning, "Envoy keeps idle connections longer than the engines do, and a request on a dying one fails", "set idle_timeout: 3s on the clusters that follow the choice"},
+
+		{RouterSilent, Error, "the router's admin listener does not answer", "start the router, or name its admin listener with --admin"},
+		{RouterUnready, Error, "the router is not ready", "see what it misses"},
+		{IndexDiffers, Error, "a checked match was wrong, and the index walks every block since", "report it, and restart the router"},
+		{IndexFull, Warning, "blocks do not fit into the index: their endpoints are not matched", "raise index.max_blocks"},
+		{OtherConfig, Warning, "the router runs with other endpoints than the configuration names", "reload the router"},
+		{EndpointDown, Warning, "the router takes an endpoint that answers for down", "see that the router can reach it"},
+		{TokenizeFailing, Warning, "many calls of /tokenize fail or are too slow", "see the engines' load, tokenize.timeout and api_key_file"},
+		{RouterPanics, Error, "the router recovered from panics, or chose addresses that are none", "report it with the router's log"},
+		{ModelsUnknown, Warning, "many requests ask for a model that no pool lists", "compare models and adapters with what clients ask for"},
+		{ReloadRefused, Error, "the router refused a changed configuration and goes on with the one before", "kvsteer serve --check says what is wrong with it"},
+		{ChoiceNotObeyed, Warning, "many requests ran at another endpoint than the one that was chosen", "see Envoy's connections to the engines, and whether something else routes there"},
+	}
+}
+
+func entry(c Code) Entry {
+	for _, e := range Catalogue() {
+		if e.Code == c {
+			return e
+		}
+	}
+	return Entry{Code: c, Severity: Error}
+}
+
+// Reference returns the catalogue as a Markdown table. Each code is an anchor.
+func Reference() string {
+	var b strings.Builder
+	b.WriteString("| code | severity | what it means | what to do |\n|---|---|---|---|\n")
+	for _, e := range Catalogue() {
+		fmt.Fprintf(&b, "| <a id=%q></a>`%s` | %s | %s | %s |\n", strings.ToLower(string(e.Code)), e.Code, e.Severity, e.Meaning, e.Advice)
+	}
+	return b.String()
+}

@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvsteer/kvsteer/internal/config"
+)
+
+const (
+	defaultTimeout = 5 * time.Second
+	maxParallel    = 16 // engines asked at the same time
+)
+
+// Options says where to look. The zero value of every field but Config is a working default.
+type Options struct {
+	Config *config.Config // as package config accepted it
+
+	// Router and Envoy are the URLs of the admin listeners, such as http://127.0.0.1:9003; a source that is "" is not looked at.
+	Router string
+	Envoy  string
+
+	// TokenFile holds the router's admin token, CAFile the authorities of its admin certificate. Both default to what the
+	// configuration names.
+	TokenFile string
+	CAFile    string
+
+	Probe   bool          // send each engine one completion of one token
+	Ignore  []Code        // findings to leave out
+	Timeout time.Duration // of each request; default 5s
+
+	Proc string // where Linux shows its sockets; default /proc
+
+	// Dial connects; default is a net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Doctor looks at one site.
+type Doctor struct {
+	opt     Options
+	clients clients
+}
+
+// New returns a Doctor. It opens no connection.
+func New(o Options) (*Doctor, error) {
+	if o.Config == nil {
+		return nil, errors.New("doctor: a configuration is needed")
+	}
+	known := Catalogue()
+	for _, c := range o.Ignore {
+		if !slices.ContainsFunc(known, func(e Entry) bool { return e.Code == c }) {
+			return nil, fmt.Errorf("doctor: ignore %q: no such code", c)
+		}
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.Timeout < 0 {
+		return nil, fmt.Errorf("doctor: timeout %s: want more than 0", o.Timeout)
+	}
+	if o.Proc == "" {
+		o.Proc = "/proc"
+	}
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	d := &Doctor{opt: o}
+	var err error
+	d.clients, err = newClients(o)
+	return d, err
+}
+
+// facts are everything that was read.
+type facts struct {
+	cfg     *config.Config
+	engines []engineFacts // of all pools, in the configuration's order
+	router  routerFacts
+	envoy   envoyFacts
+	ports   openPorts
+}
+
+// Run looks once. Its error is that of ctx; whatever else goes wrong is a finding.
+func (d *Doctor) Run(ctx context.Context) (*Report, error) {
+	defer d.clients.close()
+	f := facts{cfg: d.opt.Config}
+	var c collector
+	keys := d.files(&c)
+	for i := range f.cfg.Pools {
+		p := &f.cfg.Pools[i]
+		for j := range p.Endpoints {
+			f.engines = append(f.engines, engineFacts{pool: p, endpoint: &p.Endpoints[j], key: keys[p.Name]})
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { f.router = d.readRouter(ctx) })
+	wg.Go(func() { f.envoy = d.readEnvoy(ctx) })
+	wg.Go(func() { f.ports = readPorts(d.opt.Proc) })
+	var g errgroup.Group
+	g.SetLimit(maxParallel)
+	for i := range f.engines {
+		g.Go(func() error {
+			d.readEngine(ctx, &f.engines[i])
+			return nil
+		})
+	}
+	_ = g.Wait() // nobody returns an error
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f.examine(&c)
+	return c.report(d.opt.Ignore), nil
+}
+
+// examine judges the facts.
+func (f *facts) examine(c *collector) {
+	f.examineConfig(c)
+	for i := range f.engines {
+		f.engines[i].examine(c)
+	}
+	f.examineEvents(c)
+	f.examineEnvoy(c)
+	f.examineRouter(c)
+}

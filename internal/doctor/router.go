@@ -1,0 +1,170 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// routerFacts is what the router's admin listener says.
+type routerFacts struct {
+	url       string
+	page      reply
+	ready     reply
+	metrics   *page
+	needToken bool
+}
+
+// readRouter asks the router.
+func (d *Doctor) readRouter(ctx context.Context) routerFacts {
+	r := routerFacts{url: d.opt.Router}
+	if r.url == "" {
+		return r
+	}
+	base, token := strings.TrimSuffix(r.url, "/"), d.token()
+	r.page = d.clients.router.get(ctx, base+"/metrics", token, maxReply*16) // a thousand endpoints make a long page
+	r.needToken = r.page.status == 401 || r.page.status == 403
+	r.ready = d.clients.router.get(ctx, base+"/readyz", token, maxReply)
+	if r.page.ok() {
+		if p := parsePage(string(r.page.body)); p.has("kvsteer_") {
+			r.metrics = p
+		}
+	}
+	return r
+}
+
+// examineRouter judges the router, events apart.
+func (f *facts) examineRouter(c *collector) {
+	r := &f.router
+	switch {
+	case r.url == "":
+		c.unknown("router", "everything", "no admin listener was named")
+		return
+	case r.needToken:
+		c.found(RouterSilent, "router", "GET %s/metrics: status %d: it wants a token (--token-file)", r.url, r.page.status)
+		return
+	case !r.page.ok():
+		c.found(RouterSilent, "router", "GET %s/metrics: %s", r.url, r.page.says())
+		return
+	case r.metrics == nil:
+		c.found(RouterSilent, "router", "GET %s/metrics: what answers is no kvsteer router", r.url)
+		return
+	}
+	if r.ready.asked && !r.ready.ok() {
+		what := strings.ReplaceAll(strings.TrimSpace(string(r.ready.body)), "\n", "; ")
+		c.found(RouterUnready, "router", "GET %s/readyz: %s: %s", r.url, r.ready.says(), what)
+	}
+	m := r.metrics
+	value := func(name string) float64 {
+		v, _ := m.sum(name)
+		return v
+	}
+	if n := value("kvsteer_index_differences_total"); n > 0 || value("kvsteer_index_walking") > 0 {
+		c.found(IndexDiffers, "router", "%.0f checked matches were wrong", n)
+	}
+	if n := value("kvsteer_index_full_slots"); n > 0 {
+		c.found(IndexFull, "router", "%s did not fit, with index.max_blocks %d", plural(int(n), "source"), f.cfg.Index.MaxBlocks)
+	}
+	if p, i := value("kvsteer_extproc_panics_total"), value("kvsteer_extproc_invalid_endpoints_total"); p+i > 0 {
+		c.found(RouterPanics, "router", "%.0f panics and %.0f addresses that are none since its start", p, i)
+	}
+	if ok, known := m.sum("kvsteer_config_last_reload_successful"); known && ok == 0 {
+		c.found(ReloadRefused, "router", "the configuration that it found last was refused; its log says why")
+	}
+	f.examineEndpoints(c)
+	f.examineModes(c)
+	f.examineRatios(c)
+}
+
+// examineEndpoints compares the endpoints that the router knows with those of the configuration.
+func (f *facts) examineEndpoints(c *collector) {
+	const up = "kvsteer_pool_endpoint_up"
+	configured := map[string]bool{}
+	for i := range f.engines {
+		e := &f.engines[i]
+		of := []string{"pool", e.pool.Name, "endpoint", e.endpoint.Address}
+		configured[e.pool.Name+" "+e.endpoint.Address] = true
+		isUp, known := f.router.metrics.sum(up, of...)
+		switch {
+		case !known:
+			c.found(OtherConfig, "router", "it does not know the endpoint %s of pool %s", e.endpoint.Address, e.pool.Name)
+			continue
+		case isUp == 0 && e.up():
+			c.found(EndpointDown, e.subject(), "GET /health answers here, and for the router it is down")
+		}
+		if _, followed := f.router.metrics.sum("kvsteer_subscriber_connected", of...); followed == e.endpoint.Events.None() {
+			state := "follows no events of it"
+			if followed {
+				state = "follows events of it"
+			}
+			c.found(OtherConfig, "router", "it %s: %s of pool %s, unlike the configuration", state, e.endpoint.Address, e.pool.Name)
+		}
+	}
+	for _, s := range f.router.metrics.named(up) {
+		if !configured[s.labels["pool"]+" "+s.labels["endpoint"]] {
+			c.found(OtherConfig, "router", "it has an endpoint %s in pool %s, which the configuration lacks", s.labels["endpoint"], s.labels["pool"])
+		}
+	}
+}
+
+// examineModes finds what admin calls have changed, and nobody sees in the configuration.
+func (f *facts) examineModes(c *collector) {
+	for _, p := range f.cfg.Pools {
+		on, known := f.router.metrics.sum("kvsteer_router_pool_percent", "pool", p.Name, "mode", "on")
+		want := float64(p.Percent)
+		if p.Mode != "on" {
+			want = 0
+		}
+		if known && on != want {
+			c.found(NotSteering, "pool "+p.Name, "the router steers %.0f %% of its requests, by an admin call; the configuration says %.0f %%", on, want)
+		}
+	}
+	for _, e := range f.engines {
+		drained, _ := f.router.metrics.sum("kvsteer_pool_endpoint_draining", "pool", e.pool.Name, "endpoint", e.endpoint.Address)
+		if drained > 0 && !e.endpoint.Drain {
+			c.found(Draining, e.subject(), "by an admin call")
+		}
+	}
+}
+
+// Shares that are a finding, once there are enough of the whole to tell.
+const (
+	enough      = 20
+	tooMany     = 0.05
+	percentForm = "%.0f of %.0f"
+)
+
+func (f *facts) examineRatios(c *collector) {
+	share := func(name, label string, bad ...string) (n, of float64, much bool) {
+		of, _ = f.router.metrics.sum(name)
+		for _, v := range bad {
+			part, _ := f.router.metrics.sum(name, label, v)
+			n += part
+		}
+		return n, of, of >= enough && n > of*tooMany
+	}
+	if n, of, much := share("kvsteer_tokenize_duration_seconds_count", "outcome", "failed", "timeout", "refused", "unreachable", "bad_reply"); much {
+		c.found(TokenizeFailing, "router", percentForm+" prompts got no token ids since its start (see kvsteer_tokenize_duration_seconds by outcome)", n, of)
+	}
+	moved, _ := f.router.metrics.sum("kvsteer_router_records_total", "outcome", "moved")
+	released, _ := f.router.metrics.sum("kvsteer_router_records_total", "outcome", "released")
+	if of := moved + released; of >= enough && moved > of*tooMany {
+		c.found(ChoiceNotObeyed, "router", percentForm+" requests since its start", moved, of)
+	}
+	if n, of, much := share("kvsteer_router_decisions_total", "reason", "unknown_model"); much {
+		c.found(ModelsUnknown, "router", percentForm+" decisions since its start; the pools list %s", n, of, some(f.modelNames()))
+	}
+}
+
+func (f *facts) modelNames() []string {
+	var names []string
+	for _, p := range f.cfg.Pools {
+		names = append(append(names, p.Models...), p.Adapters...)
+	}
+	return names
+}
+
+// location names a URL without what may be secret in it.
+func location(url, path string) string {
+	return fmt.Sprintf("%s/%s", strings.TrimSuffix(url, "/"), path)
+}

@@ -1,0 +1,390 @@
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestSound holds that a site without a fault gives no finding, on every layout.
+func TestSound(t *testing.T) {
+	for _, tt := range []struct {
+		envoy  string
+		damage func(w *world)
+	}{
+		{"envoy-1.40.0", nil},
+		{"envoy-1.37.0", nil},
+		{"envoy-foreign", (*world).onlyFirst},
+	} {
+		t.Run(tt.envoy, func(t *testing.T) {
+			w := newWorld(t, tt.envoy)
+			if tt.damage != nil {
+				tt.damage(w)
+			}
+			r := w.run()
+			if len(r.Findings) > 0 || r.Status != "ok" || !r.Sound() {
+				t.Errorf("findings %+v", r.Findings)
+			}
+			if len(r.NotChecked) > 0 {
+				t.Errorf("not looked at: %+v", r.NotChecked)
+			}
+			for _, seen := range w.seen {
+				method, at, _ := strings.Cut(seen, " ")
+				if path := at[strings.IndexByte(at, '/'):]; method != "GET" && path != "/tokenize" && path != "/v1/completions" {
+					t.Errorf("request %s", seen)
+				}
+			}
+		})
+	}
+}
+
+// dropRouterEndpoint takes the second engine out of the router's page.
+func (w *world) dropRouterEndpoint() {
+	var kept []string
+	for line := range strings.Lines(w.pages[routerAddr+"/metrics"]) {
+		if !strings.Contains(line, engine2) {
+			kept = append(kept, line)
+		}
+	}
+	w.pages[routerAddr+"/metrics"] = strings.Join(kept, "")
+}
+
+const routerPage = routerAddr + "/metrics"
+
+// seed damages the site in one way.
+type seed struct {
+	name   string
+	code   Code
+	also   []Code // that the same damage brings
+	envoy  string // default envoy-1.40.0
+	damage func(w *world)
+}
+
+var seeds = []seed{
+	{"a pool without events", NoEventSources, []Code{OtherConfig}, "", func(w *world) {
+		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\"}", "")
+		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\"}", "")
+	}},
+	{"a pool that is observed", NotSteering, nil, "", func(w *world) { w.configure("- name: chat", "- name: chat\n  mode: observe") }},
+	{"a pool steered in part", NotSteering, nil, "", func(w *world) { w.configure("- name: chat", "- name: chat\n  percent: 10") }},
+	{"clear text off loopback", ClearText, nil, "", func(w *world) { w.configure("listen: 127.0.0.1:23082", "listen: 0.0.0.0:23082\ninsecure: true") }},
+	{"a key file that is not there", FileUnreadable, nil, "", func(w *world) {
+		w.configure("- name: chat", "- name: chat\n  api_key_file: "+filepath.Join(w.t.TempDir(), "key"))
+	}},
+	{"a key file of two lines", FileUnreadable, nil, "", func(w *world) {
+		w.configure("- name: chat", "- name: chat\n  api_key_file: "+w.file("one\ntwo\n"))
+	}},
+	{"a certificate that is none", FileUnreadable, nil, "", func(w *world) {
+		w.configure("pools:", "engines: {tls: {server_name: e.test, ca_file: "+w.file("none")+"}}\npools:")
+		w.opt.Router, w.opt.Envoy = "", ""
+		w.down[engine1], w.down[engine2] = true, true
+	}},
+
+	{"an endpoint that the configuration drains", Draining, nil, "", func(w *world) { w.configure("- address: "+engine2, "- address: "+engine2+"\n    drain: true") }},
+	{"an endpoint that somebody drained", Draining, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_pool_endpoint_draining{endpoint="`+engine2, "1")
+	}},
+	{"a pool switched off by a call", NotSteering, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_pool_percent{mode="on"`, "0")
+	}},
+
+	{"an engine that is not there", EngineSilent, nil, "", func(w *world) { w.down[engine2] = true }},
+	{"an engine that fails", EngineSilent, nil, "", func(w *world) { w.status[engine2+"/health"] = 503 }},
+	{"another served name", NameDiffers, []Code{NameUnlisted}, "", func(w *world) { w.replace(engine1+"/v1/models", `"id":"tiny"`, `"id":"Tiny"`) }},
+	{"an adapter that is not loaded", NameDiffers, nil, "", func(w *world) { w.configure("adapters: [adapter-a]", "adapters: [adapter-a, legal]") }},
+	{"an adapter that is not listed", NameUnlisted, nil, "", func(w *world) { w.configure("  adapters: [adapter-a]\n", "") }},
+	{"prefix caching off", PrefixCachingOff, nil, "", func(w *world) {
+		w.replace(engine1+"/metrics", `enable_prefix_caching="True"`, `enable_prefix_caching="False"`)
+	}},
+	{"SGLang's radix cache off", PrefixCachingOff, []Code{EndpointNoEvents, OtherConfig}, "", func(w *world) {
+		w.sglang(`{"page_size":64,"version":"0.5.20","disable_radix_cache":true}`)
+	}},
+	{"no cache settings", BlockSizeUnknown, nil, "", func(w *world) { w.replace(engine1+"/metrics", "vllm:cache_config_info", "vllm:other_info") }},
+	{"no hash algorithm", HashUnknown, nil, "", func(w *world) { w.replace(engine1+"/metrics", `prefix_caching_hash_algo="sha256_cbor",`, "") }},
+	{"blocks of one token", PageSizeOne, nil, "", func(w *world) { w.replace(engine1+"/metrics", `,block_size="32"`, `,block_size="1"`) }},
+	{"SGLang's pages of one token", PageSizeOne, []Code{EndpointNoEvents, OtherConfig}, "", func(w *world) { w.sglang(`{"page_size":1,"version":"0.5.20"}`) }},
+	{"a release without events", EngineBad, nil, "", func(w *world) { w.pages[engine1+"/version"] = `{"version":"0.8.5.post1"}` }},
+	{"a release without extra keys", EngineLimited, nil, "", func(w *world) { w.pages[engine1+"/version"] = `{"version":"0.16.0"}` }},
+	{"an SGLang without media", EngineLimited, []Code{EndpointNoEvents, OtherConfig}, "", func(w *world) { w.sglang(`{"page_size":64,"version":"0.5.7"}`) }},
+	{"no token details", DetailsOff, nil, "", func(w *world) { w.pages[engine1+"/v1/completions"] = w.read("vllm-0.23.0/completion.json") }},
+	{"no key", KeyRefused, nil, "", func(w *world) { w.status[engine1+"/v1/models"] = 401 }},
+	{"a wrong key", KeyRefused, nil, "", func(w *world) {
+		w.configure("- name: chat", "- name: chat\n  api_key_file: "+w.file("secret\n"))
+		w.status[engine1+"/v1/models"] = 401
+	}},
+	{"no /tokenize", TokenizeRefused, nil, "", func(w *world) { delete(w.pages, engine1+"/tokenize") }},
+	{"a /tokenize without tokens", TokenizeRefused, nil, "", func(w *world) { w.pages[engine1+"/tokenize"] = `{"count":0,"tokens":[]}` }},
+	{"another model length", ModelLenDiffers, nil, "", func(w *world) { w.configure("- name: chat", "- name: chat\n  max_model_len: 4096") }},
+	{"a completion that fails", ProbeFailed, nil, "", func(w *world) { w.status[engine1+"/v1/completions"] = 500 }},
+
+	{"one endpoint without events", EndpointNoEvents, []Code{OtherConfig}, "", func(w *world) {
+		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\"}", "")
+	}},
+	{"an engine that does not connect", EventsUnconnected, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_connected{endpoint="`+engine2, "0")
+	}},
+	{"an engine that cannot be dialled", EventsUnconnected, []Code{EventsElsewhere}, "", func(w *world) {
+		w.configure("listen: \"tcp://127.0.0.1:23102\"", "dial: \"tcp://127.0.0.1:23102\"")
+		w.metric(routerPage, `kvsteer_subscriber_connected{endpoint="`+engine2, "0")
+	}},
+	{"no event of any engine", EventsAbsent, nil, "", func(w *world) {
+		w.metric(routerPage, "kvsteer_subscriber_batches_total", "0")
+		w.metric(routerPage, `kvsteer_router_decisions_total{mode="on",pool="chat",reason="no_index"`, "20")
+	}},
+	{"a dialled address on the network", EventsOpen, nil, "", func(w *world) {
+		w.configure("listen: \"tcp://127.0.0.1:23102\"", "dial: \"tcp://10.0.0.12:23102\"")
+	}},
+	{"sockets that an engine binds", EventsOpen, nil, "", func(w *world) {
+		w.pages[engine2+"/kv_event_sources"] = w.read("vllm-0.32.0/kv_event_sources.json")
+	}},
+	{"a replay socket that an engine binds", EventsOpen, nil, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", `"replay_endpoint":null`, `"replay_endpoint":"tcp://0.0.0.0:5558"`)
+	}},
+	{"a port of this host", EventsOpen, nil, "", func(w *world) {
+		w.configure("listen: \"tcp://127.0.0.1:23102\"", "dial: \"tcp://127.0.0.1:6789\"")
+	}},
+	{"events switched off", EventsOff, nil, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", `"enable_kv_cache_events":true`, `"enable_kv_cache_events":false`)
+	}},
+	{"the null publisher", EventsOff, nil, "", func(w *world) { w.replace(engine2+"/kv_event_sources", `"zmq"`, `"null"`) }},
+	{"no publisher", EventsOff, nil, "", func(w *world) { w.pages[engine2+"/kv_event_sources"] = "{}" }},
+	{"another topic", EventsElsewhere, nil, "", func(w *world) {
+		w.configure("events: {listen: \"tcp://127.0.0.1:23102\"}", "events: {listen: \"tcp://127.0.0.1:23102\", topic: kv@}")
+	}},
+	{"another port", EventsElsewhere, []Code{EventsUnconnected}, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", "23102", "5557")
+		w.metric(routerPage, `kvsteer_subscriber_connected{endpoint="`+engine2, "0")
+	}},
+	{"both bind", EventsElsewhere, []Code{EventsUnconnected, EventsOpen}, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", "tcp://127.0.0.1:23102", "tcp://*:23102")
+		w.metric(routerPage, `kvsteer_subscriber_connected{endpoint="`+engine2, "0")
+	}},
+	{"events without token ids", NoTokenIDs, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_problem{endpoint="`+engine2+`",pool="chat",problem="no_token_ids"}`, "1")
+	}},
+	{"a full mirror", BlocksPartly, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="mirror_full"}`, "1")
+	}},
+	{"events that cannot be read", EventsUnreadable, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_events_total{endpoint="`+engine2+`",pool="chat",type="malformed"`, "3")
+	}},
+	{"two ranks", SeveralRanks, nil, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", `{"0":`, `{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:23103","topic":"kv-events"},"0":`)
+	}},
+	{"two engines at one port", SecondEngine, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_refused_connections_total{endpoint="`+engine2+`",pool="chat",reason="second_peer"`, "7")
+	}},
+
+	{"no Envoy", EnvoySilent, nil, "", func(w *world) { w.down[envoyAddr] = true }},
+	{"something else at Envoy's address", EnvoySilent, nil, "", func(w *world) { w.pages[envoyAddr+"/server_info"] = `{"version":"nginx"}` }},
+	{"an Envoy that does not show its configuration", EnvoySilent, nil, "", func(w *world) { w.status[envoyAddr+"/config_dump"] = 403 }},
+	{"an old Envoy", EnvoyOld, nil, "", func(w *world) { w.replace(envoyAddr+"/server_info", "/1.40.0/", "/1.36.4/") }},
+	{"the composite layout on an Envoy before it", LayoutWrong, nil, "", func(w *world) { w.replace(envoyAddr+"/server_info", "/1.40.0/", "/1.39.3/") }},
+	{"a second choice on an Envoy before it", LayoutWrong, nil, "envoy-1.37.0", func(w *world) {
+		w.edit(named("kvsteer_pick", set("x-target-endpoint-2", "original_dst_lb_config", "http_header_name")))
+		w.edit(func(o map[string]any) bool {
+			if _, ok := o["static_clusters"]; !ok {
+				return false
+			}
+			o["static_clusters"] = append(o["static_clusters"].([]any), map[string]any{"cluster": map[string]any{
+				"name": "kvsteer_first", "type": "ORIGINAL_DST", "original_dst_lb_config": map[string]any{"use_http_header": true, "http_header_name": "x-target-endpoint"},
+				"typed_extension_protocol_options": map[string]any{protocolOptions: map[string]any{"common_http_protocol_options": map[string]any{"idle_timeout": "3s"}}},
+			}})
+			return true
+		})
+		w.edit(ofType("ClusterConfig", func(o map[string]any) {
+			o["clusters"] = append([]any{map[string]any{"name": "kvsteer_first"}}, o["clusters"].([]any)...)
+		}))
+	}},
+	{"no filter", NoFilter, nil, "", func(w *world) { w.edit(ofType("HttpConnectionManager", set(nil, "http_filters"))) }},
+	{"another's filter", NoFilter, nil, "", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set("other", "grpc_service", "envoy_grpc", "cluster_name")))
+	}},
+	{"client's headers kept", HeadersKept, nil, "", func(w *world) {
+		w.edit(ofType("HttpConnectionManager", set(nil, "early_header_mutation_extensions")))
+	}},
+	{"the second header kept", HeadersKept, nil, "envoy-1.37.0", func(w *world) {
+		w.edit(func(o map[string]any) bool {
+			if o["remove"] != "x-target-endpoint-2" {
+				return false
+			}
+			o["remove"] = "x-other"
+			return true
+		})
+	}},
+	{"no failing open", FailClosed, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "failure_mode_allow"))) }},
+	{"no failing open on the route", FailClosed, nil, "", func(w *world) {
+		w.edit(named("chat/decided", set(map[string]any{
+			"@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute", "overrides": map[string]any{"failure_mode_allow": false},
+		}, "typed_per_filter_config", "envoy.filters.http.ext_proc")))
+	}},
+	{"a timeout equal to the budget", TimeoutShort, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set("0.400s", "message_timeout"))) }},
+	{"Envoy's own timeout", TimeoutShort, nil, "envoy-1.37.0", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "message_timeout"))) }},
+	{"a composite without a fallback", NoFallback, nil, "", func(w *world) {
+		w.edit(ofType("ClusterConfig", set([]any{map[string]any{"name": "kvsteer_pick"}, map[string]any{"name": "kvsteer_pick_2"}}, "clusters")))
+	}},
+	{"no route without a choice", NoFallback, nil, "envoy-1.37.0", func(w *world) {
+		w.edit(named("chat/fallback", set(nil, "route")))
+	}},
+	{"a choice without a cluster behind it", NoFallback, nil, "envoy-1.37.0", func(w *world) {
+		w.edit(named("chat/decided", set("kvsteer_pick", "route", "cluster")))
+	}},
+	{"no filter that moves the choice", ChoiceUnused, nil, "", func(w *world) {
+		w.edit(func(o map[string]any) bool {
+			c, _ := o["typed_config"].(map[string]any)
+			if c == nil || !isType(tree{c}, "v3.Config") || c["request_rules"] == nil {
+				return false
+			}
+			delete(c, "request_rules")
+			return true
+		})
+	}},
+	{"a route past the choice", ChoiceUnused, nil, "", func(w *world) {
+		w.edit(named("chat/decided", set("kvsteer_fallback_chat", "route", "cluster")))
+	}},
+	{"a filter that is off on the route", ChoiceUnused, nil, "envoy-foreign", func(w *world) {
+		w.edit(named("envoy.filters.http.ext_proc", set(true, "disabled")))
+	}},
+	{"a route that is kept", ChoiceUnused, nil, "envoy-1.37.0", func(w *world) { w.edit(ofType("ExternalProcessor", set("RETAIN", "route_cache_action"))) }},
+	{"an endpoint that Envoy lacks", EndpointNotInEnvoy, nil, "envoy-foreign", func(*world) {}},
+	{"an endpoint that Envoy alone has", EndpointOnlyEnvoy, []Code{OtherConfig}, "", func(w *world) {
+		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "")
+	}},
+	{"an endpoint in the cluster of another pool", EndpointOnlyEnvoy, []Code{EndpointNotInEnvoy, OtherConfig}, "", func(w *world) {
+		w.configure("  - address: "+engine2, "- name: other\n  models: [other]\n  endpoints:\n  - address: "+engine2)
+		w.replace(engine2+"/v1/models", `"id":"tiny"`, `"id":"other"`)
+		w.replace(engine2+"/v1/models", `"id":"adapter-a"`, `"id":"other"`)
+	}},
+	{"no body", BodyNotBuffered, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "processing_mode"))) }},
+	{"a streamed body", BodyNotBuffered, nil, "envoy-1.37.0", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set("FULL_DUPLEX_STREAMED", "processing_mode", "request_body_mode")))
+	}},
+	{"no header with the body", BodyNotBuffered, nil, "", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set("SKIP", "processing_mode", "request_header_mode")))
+	}},
+	{"headers that may not be set", MutationRefused, nil, "", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set("x-target-endpoint", "mutation_rules", "allow_expression", "regex")))
+	}},
+	{"headers that are refused", MutationRefused, nil, "", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set(map[string]any{"disallow_expression": map[string]any{"regex": "x-.*"}}, "mutation_rules")))
+	}},
+	{"a cluster that is not there", RouterUnreachable, nil, "", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set("kvsteer_gone", "grpc_service", "envoy_grpc", "cluster_name")))
+	}},
+	{"a cluster of HTTP/1", RouterUnreachable, nil, "", func(w *world) {
+		w.edit(named("kvsteer_router", set(nil, "typed_extension_protocol_options")))
+	}},
+	{"a router that fails its checks", RouterUnreachable, nil, "", func(w *world) {
+		w.replace(envoyAddr+"/clusters", `"health_status":{`, `"health_status":{"failed_active_health_check":true,`)
+	}},
+	{"another address of the router", RouterElsewhere, nil, "", func(w *world) { w.configure("listen: 127.0.0.1:23082", "listen: 127.0.0.1:9002") }},
+	{"no records", NoRecords, nil, "", func(w *world) { w.edit(ofType("HttpConnectionManager", set(nil, "access_log"))) }},
+	{"metadata that is dropped", MetadataDropped, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "metadata_options"))) }},
+	{"Envoy's own body limit", BodyLimit, nil, "", func(w *world) { w.edit(named("any_host", set(nil, "request_body_buffer_limit"))) }},
+	{"a larger limit of the router", BodyLimit, nil, "", func(w *world) { w.configure("pools:", "limits: {body: 64MiB}\npools:") }},
+	{"Envoy's own route timeout", RouteTimeout, nil, "envoy-foreign", func(w *world) {
+		w.onlyFirst()
+		w.edit(func(o map[string]any) bool {
+			if o["cluster"] != "llm" {
+				return false
+			}
+			delete(o, "timeout")
+			return true
+		})
+	}},
+	{"no retries", NoRetry, nil, "", func(w *world) { w.edit(named("chat/decided", set(nil, "route", "retry_policy"))) }},
+	{"retries of something else", NoRetry, nil, "", func(w *world) {
+		w.edit(named("chat/decided", set("retriable-4xx", "route", "retry_policy", "retry_on")))
+	}},
+	{"connections kept for an hour", IdleTimeout, nil, "", func(w *world) { w.edit(named("kvsteer_pick", set(nil, "typed_extension_protocol_options"))) }},
+
+	{"no router", RouterSilent, nil, "", func(w *world) { w.down[routerAddr] = true }},
+	{"a router that wants a token", RouterSilent, nil, "", func(w *world) { w.status[routerPage] = 401 }},
+	{"something else at the router's address", RouterSilent, nil, "", func(w *world) { w.pages[routerPage] = "go_goroutines 7\n" }},
+	{"a router that is not ready", RouterUnready, nil, "", func(w *world) {
+		w.status[routerAddr+"/readyz"] = 503
+		w.pages[routerAddr+"/readyz"] = "pool chat: no endpoint is up\n"
+	}},
+	{"a wrong match", IndexDiffers, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_index_walking", "1") }},
+	{"a full index", IndexFull, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_index_full_slots", "2") }},
+	{"an endpoint that the router lacks", OtherConfig, nil, "", func(w *world) { w.dropRouterEndpoint() }},
+	{"an endpoint that the router alone has", OtherConfig, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_pool_endpoint_up{endpoint="10.0.0.9:8000",pool="chat"}`, "1")
+	}},
+	{"an endpoint that is down for the router", EndpointDown, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_pool_endpoint_up{endpoint="`+engine2, "0")
+	}},
+	{"failing /tokenize", TokenizeFailing, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_tokenize_duration_seconds_count{outcome="timeout"`, "20")
+	}},
+	{"panics", RouterPanics, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_extproc_panics_total", "1") }},
+	{"a configuration that was refused", ReloadRefused, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_config_last_reload_successful", "0") }},
+	{"requests that ran elsewhere", ChoiceNotObeyed, nil, "", func(w *world) { w.metric(routerPage, `kvsteer_router_records_total{outcome="moved"`, "40") }},
+	{"unknown models", ModelsUnknown, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_decisions_total{mode="on",pool="",reason="unknown_model",rung="load"}`, "30")
+	}},
+}
+
+// file writes a file for the configuration to name.
+func (w *world) file(text string) string {
+	path := filepath.Join(w.t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return path
+}
+
+// onlyFirst leaves the foreign site one engine, which its Envoy knows.
+func (w *world) onlyFirst() {
+	w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "")
+	w.dropRouterEndpoint()
+}
+
+// sglang makes the first engine one of that kind, without events. Its pages are written after its documentation: no such server was run.
+func (w *world) sglang(info string) {
+	w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\"}", "")
+	delete(w.pages, engine1+"/version")
+	delete(w.pages, engine1+"/kv_event_sources")
+	w.pages[engine1+"/server_info"] = info
+	w.pages[engine1+"/metrics"] = "sglang:num_running_reqs{model_name=\"tiny\"} 0\n"
+}
+
+// TestSeeds holds that each damage is found, and nothing else.
+func TestSeeds(t *testing.T) {
+	for _, s := range seeds {
+		t.Run(string(s.code)+" "+s.name, func(t *testing.T) {
+			envoy := s.envoy
+			if envoy == "" {
+				envoy = "envoy-1.40.0"
+			}
+			w := newWorld(t, envoy)
+			if envoy == "envoy-foreign" && s.code != EndpointNotInEnvoy && s.code != RouteTimeout {
+				w.onlyFirst()
+			}
+			s.damage(w)
+			r := w.run()
+			want := append([]Code{s.code}, s.also...)
+			slices.Sort(want)
+			got := codes(r)
+			if s.name == "a certificate that is none" {
+				got = slices.DeleteFunc(got, func(c Code) bool { return c == EngineSilent })
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("codes (-want +got):\n%s\n%+v", diff, r.Findings)
+			}
+		})
+	}
+}
+
+// TestEveryCodeIsSeeded holds that no code of the catalogue is without a damage that brings it out.
+func TestEveryCodeIsSeeded(t *testing.T) {
+	for _, e := range Catalogue() {
+		if !slices.ContainsFunc(seeds, func(s seed) bool { return s.code == e.Code }) {
+			t.Errorf("%s (%s) has no seed", e.Code, e.Meaning)
+		}
+	}
+}

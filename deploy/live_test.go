@@ -66,7 +66,7 @@ func startSite(t *testing.T) *lab.Site {
 		EnvoyConfig:  fmt.Sprintf("router_tls: {ca_file: %q, server_name: router.test}", authority.File),
 		Pools: []lab.PoolOptions{
 			{Name: "chat", Model: "sim", Match: "{host: chat.test}", Engines: 3, Args: quick},
-			{Name: "old", Model: "old", Match: "{host: old.test}\n  mode: observe", Engines: 1, Args: append(quick[:len(quick):len(quick)], "--events-format", "old-array")},
+			{Name: "old", Model: "old", Match: "{host: old.test}", Config: "mode: observe", Engines: 1, Args: append(quick[:len(quick):len(quick)], "--events-format", "old-array")},
 		},
 	})
 	if err != nil {
@@ -206,8 +206,10 @@ func (p *prometheus) instant(ctx context.Context, expr string) (int, error) {
 
 // since asks for every second from a time until the present, as a graph does.
 func (p *prometheus) since(ctx context.Context, expr string, began time.Time) (int, error) {
+	end := time.Now()
+	start := end.Add(-end.Sub(began).Truncate(time.Second)) // so that the last step is the present
 	return p.ask(ctx, "/api/v1/query_range", url.Values{
-		"query": {expr}, "start": {began.Format(time.RFC3339)}, "end": {time.Now().Format(time.RFC3339)}, "step": {"1"},
+		"query": {expr}, "start": {start.Format(time.RFC3339Nano)}, "end": {end.Format(time.RFC3339Nano)}, "step": {"1"},
 	})
 }
 
@@ -245,7 +247,32 @@ func trouble(t *testing.T, site *lab.Site, prom *prometheus) {
 	must(engine.Restart(ctx))
 	seen("it comes back", `sum(kvsteer_pool_endpoint_up) == 4`)
 	seen("what was known of it was forgotten", `increase(kvsteer_subscriber_resets_total{cause="disconnect"}[30s]) > 0`)
+	for _, expr := range []string{`kvsteer_admin_commands_total > 0`, `increase(kvsteer_admin_commands_total[10s]) > 0`} { // a series begins with its first event
+		for _, command := range []string{"drain", "undrain"} {
+			must(post(ctx, site.RouterAdmin+"/api/v1/endpoints/"+engine.Address+"/"+command))
+		}
+		seen("commands are counted", expr)
+	}
 	seen("events are applied", `rate(kvsteer_subscriber_lag_seconds_count[10s]) > 0`)
+}
+
+// post sends an admin command.
+func post(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 300 {
+		err = fmt.Errorf("POST %s: status %d: %s", url, resp.StatusCode, text)
+	}
+	return err
 }
 
 // converse sends conversations to both pools, and now and then what cannot be steered.

@@ -14,6 +14,9 @@ import (
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
+// patient makes Envoy take every decision, however slow the machine: one that it has given up has no record, and expires.
+const patient = "message_timeout: 10s"
+
 // records is how many records of the access log the router has taken with one outcome.
 func records(t *testing.T, site *lab.Site, outcome string) float64 {
 	t.Helper()
@@ -36,6 +39,11 @@ func runningTokens(t *testing.T, site *lab.Site) float64 {
 func untilReleased(t *testing.T, site *lab.Site) {
 	t.Helper()
 	began := time.Now()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%v decisions open, %v records undecided", openDecisions(t, site), records(t, site, "undecided"))
+		}
+	}()
 	eventually(t, "no decision is open", func() bool { return openDecisions(t, site) == 0 })
 	took := time.Since(began)
 	if n := runningTokens(t, site); n != 0 {
@@ -51,7 +59,8 @@ func untilReleased(t *testing.T, site *lab.Site) {
 func TestAccessLogReleasesCharges(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
 		site := startSite(t, release, lab.SiteOptions{
-			Pools: []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 2, Args: steady}},
+			EnvoyConfig: patient,
+			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 2, Args: steady}},
 		})
 		client := site.Client()
 		defer client.Close()
@@ -137,6 +146,7 @@ func TestAccessLogFindsDeadEngine(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
 		site := startSite(t, release, lab.SiteOptions{
 			RouterConfig: "probe: {interval: 60s}",
+			EnvoyConfig:  patient,
 			Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: quick, Relay: true}},
 		})
 		client := site.Client()
@@ -216,7 +226,8 @@ func TestAccessLogFindsFailingEngine(t *testing.T) {
 		sound.status.Store(http.StatusOK)
 		address := serveHTTP(t, failing, nil)
 		site := startSite(t, release, lab.SiteOptions{
-			Pools: []lab.PoolOptions{{Name: "chat", Model: "sim", Endpoints: []string{address, serveHTTP(t, sound, nil)}}},
+			EnvoyConfig: patient,
+			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Endpoints: []string{address, serveHTTP(t, sound, nil)}}},
 		})
 		client := &http.Client{Transport: &http.Transport{}}
 		defer client.CloseIdleConnections()
@@ -268,7 +279,8 @@ func TestAccessLogFindsFailingEngine(t *testing.T) {
 func TestAccessLogInModeObserve(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
 		site := startSite(t, release, lab.SiteOptions{
-			Pools: []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 2, Args: quick, Config: "mode: observe"}},
+			EnvoyConfig: patient,
+			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 2, Args: quick, Config: "mode: observe"}},
 		})
 		w := startWatch(t, site)
 		client := site.Client()

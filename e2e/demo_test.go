@@ -13,7 +13,7 @@ import (
 )
 
 // demoPorts is how many ports the demo uses.
-const demoPorts = 22
+const demoPorts = 25
 
 func startDemo(t *testing.T, port, conversations int, args ...string) *command {
 	t.Helper()
@@ -66,7 +66,7 @@ func TestDemo(t *testing.T) {
 	if err := decoder.Decode(&report); err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Arms) != 2 || report.Arms[0].Name != "kvsteer" || report.Arms[1].Name != "round-robin" {
+	if len(report.Arms) != 3 || report.Arms[0].Name != "kvsteer" || report.Arms[1].Name != "no-engine-changes" || report.Arms[2].Name != "round-robin" {
 		t.Fatalf("arms: %+v", report.Arms)
 	}
 	for _, a := range report.Arms {
@@ -81,8 +81,9 @@ func TestDemo(t *testing.T) {
 			t.Errorf("times to first token: %+v", a)
 		}
 	}
-	if steered, plain := report.Arms[0].CachedShare, report.Arms[1].CachedShare; steered <= plain || steered > 1 || plain <= 0 {
-		t.Errorf("cached share %.3f with kvsteer and %.3f without", steered, plain)
+	steered, silent, plain := report.Arms[0].CachedShare, report.Arms[1].CachedShare, report.Arms[2].CachedShare
+	if min(steered, silent) <= plain || max(steered, silent) > 1 || plain <= 0 {
+		t.Errorf("cached share %.3f with kvsteer, %.3f without events and %.3f without kvsteer", steered, silent, plain)
 	}
 }
 
@@ -97,7 +98,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 	}{
 		{"starting", "kvsteer demo:", nil, syscall.SIGINT, 130},
 		{"first arm", "kvsteer       ", nil, syscall.SIGINT, 130},
-		{"second arm", "round-robin   ", nil, syscall.SIGINT, 130},
+		{"second arm", "no-engine-changes ", nil, syscall.SIGINT, 130},
 		{"terminated", "kvsteer       ", nil, syscall.SIGTERM, 130},
 		{"kept", "running until Ctrl-C", []string{"--keep"}, syscall.SIGINT, 0},
 		{"killed", "kvsteer       ", nil, syscall.SIGKILL, -1},

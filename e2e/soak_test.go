@@ -25,9 +25,9 @@ const (
 	soakHold    = 10 * time.Second
 )
 
-// patient are engine arguments under which thousands of answers are slow and cheap: ten tokens a second each, sent once a second. The
+// slowEngine are engine arguments under which thousands of answers are slow and cheap: ten tokens a second each, sent once a second. The
 // cache has room for all of them.
-var patient = []string{
+var slowEngine = []string{
 	"--block-size", "16", "--blocks", "24576", "--prefill-rate", "400000", "--step-tokens", "8192", "--decode-rate", "10", "--decode-slowdown", "0",
 	"--chunk-interval", "1s", "--max-concurrency", "2000", "--max-model-len", "16384",
 }
@@ -67,7 +67,7 @@ func TestSoak(t *testing.T) {
 	raiseFileLimit(t)
 	// The cache of token ids is small enough to fill at once, so that growth is a leak.
 	s := &soak{t: t, site: startSite(t, envoyNewest, lab.SiteOptions{
-		Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 4, Args: patient}},
+		Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 4, Args: slowEngine}},
 		RouterConfig: "tokenize: {cache: 4MiB}",
 	})}
 	s.client = s.site.Client()

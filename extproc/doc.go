@@ -19,6 +19,8 @@
 //	                           ▶ body eos=false       ◀ body reply: decision                     nil
 //	trailers without body      ▶ headers eos=false    ◀ headers reply: empty
 //	                           ▶ trailers             ◀ trailers reply: empty                    nil
+//	body of a request that     ▶ headers eos=false    ◀ headers reply: decision not to decide    nil
+//	  a Passer passes
 //	body beyond a byte cap,    ▶ headers eos=false    ◀ headers reply: decision without the body nil
 //	  known from its length
 //	body beyond a byte cap     ▶ headers eos=false    ◀ headers reply: empty

@@ -26,6 +26,7 @@ const (
 	kindBody     kind = "body"      // the whole body
 	kindTooLarge kind = "too_large" // body above MaxBody, not read
 	kindNoRoom   kind = "no_room"   // body beyond MaxTotal, not read
+	kindPassed   kind = "passed"    // nothing is decided for it: body not asked for
 )
 
 // Metrics are the server's series.
@@ -78,7 +79,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	} {
 		m.streams.WithLabelValues(string(o))
 	}
-	for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom} {
+	for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom, kindPassed} {
 		m.decisions.WithLabelValues(string(k))
 	}
 	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.panics, m.invalid, m.refused, m.seconds, m.openLogs, m.logStreams)

@@ -48,9 +48,14 @@ type Decider interface {
 	Decide(ctx context.Context, req router.Request) router.Decision
 }
 
+// Passer is a Decider that can tell by the headers alone that it will decide nothing for a request. Its body is then not asked for.
+type Passer interface {
+	Passes(req router.Request) bool
+}
+
 // Options configure a Server. All but Decider have defaults.
 type Options struct {
-	// Decider decides each request. Required.
+	// Decider decides each request. Required. It may be a [Passer] too.
 	Decider Decider
 
 	// Completer takes the records of Envoy's gRPC access log, and is told of decisions that could not be sent. Default: the access log
@@ -96,6 +101,7 @@ type Options struct {
 // Server is an external-processing server.
 type Server struct {
 	decider   Decider
+	passer    Passer          // nil when the Decider is none
 	completer Completer       // nil for none
 	ready     <-chan struct{} // nil for at once
 	mostBody  int64
@@ -135,6 +141,7 @@ func New(o Options) (*Server, error) {
 		metrics:   o.Metrics,
 		account:   newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
 	}
+	s.passer, _ = o.Decider.(Passer)
 	s.settings.Store(set)
 	return s, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kvsteer/kvsteer/internal/router"
@@ -94,6 +95,24 @@ func TestApply(t *testing.T) {
 	}
 	if got := reason(big(900)); got == "unread" {
 		t.Errorf("reason %q under the limits of the beginning", got)
+	}
+}
+
+// passer decides nothing for one path.
+type passer struct{ deciderFunc }
+
+func (passer) Passes(req router.Request) bool { return req.Meta.Path == "/v1/completions" }
+
+// A body that nobody would read is not asked for.
+func TestPasser(t *testing.T) {
+	none := router.Decision{ID: "a", Mode: router.ModeOff, Rung: router.RungNone, Reason: "off"}
+	s := newService(t, Options{Decider: passer{always(none)}})
+	o := play(t, s, []step{{headersIn(false, "content-length", "1024"), decisionReply(headersPhase, none)}}, nil)
+	if o != outcomeUnrouted {
+		t.Errorf("outcome %s", o)
+	}
+	if got := testutil.ToFloat64(s.metrics.decisions.WithLabelValues(string(kindPassed))); got != 1 {
+		t.Errorf("%v decisions of this kind", got)
 	}
 }
 

@@ -93,6 +93,10 @@ func (x *exchange) route(h *extprocv3.HttpHeaders) outcome {
 	if h.GetEndOfStream() {
 		return x.decide(headersPhase, req, kindNoBody, start)
 	}
+	if x.passer != nil && x.passer.Passes(req) {
+		req.Unread = true
+		return x.decide(headersPhase, req, kindPassed, start)
+	}
 	if k := x.admit(held, declared); k != kindBody {
 		req.Unread = true
 		return x.decide(headersPhase, req, k, start)

@@ -177,7 +177,7 @@ func TestBuffered(t *testing.T) {
 			if n := testutil.ToFloat64(s.metrics.invalid); (n == 1) != (tt.d == bad) {
 				t.Errorf("%v invalid endpoints counted", n)
 			}
-			for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom} {
+			for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom, kindPassed} {
 				want := 0.0
 				if k == tt.kind {
 					want = 1

@@ -19,7 +19,7 @@ type demoCmd struct {
 	Envoy string `help:"Envoy binary; default: $ENVOY, else envoy on PATH." env:"ENVOY" placeholder:"PATH"`
 	Port  int    `help:"First of the loopback ports used." default:"18080"`
 	JSON  string `name:"json" help:"Also write the figures to this file." placeholder:"FILE"`
-	Size  int    `name:"conversations" help:"Conversations sent through each arm; fewer end sooner and show less." default:"72"`
+	Size  int    `name:"conversations" help:"Conversations sent through each arm; fewer end sooner and show less." default:"60"`
 	Keep  bool   `help:"After the table, leave everything running until Ctrl-C and print the URLs."`
 }
 

@@ -158,7 +158,7 @@ func (r *running) until(what string, condition func() bool) {
 }
 
 func site(endpoints ...string) string {
-	return "probe: {interval: 50ms}\npools:\n- name: chat\n  models: [tiny]\n  endpoints:\n  - " + strings.Join(endpoints, "\n  - ") + "\n"
+	return "probe: {interval: 500ms}\npools:\n- name: chat\n  models: [tiny]\n  endpoints:\n  - " + strings.Join(endpoints, "\n  - ") + "\n"
 }
 
 func dialled(e *enginesim.Engine, more string) string {

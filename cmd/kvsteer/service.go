@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/admin"
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
@@ -65,6 +66,10 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	kvindex.NewMetrics(reg, index)
+	texts, err := approx.New(approx.Options{MaxSlots: slots(capacity), Log: log.With("component", "approx"), Metrics: approx.NewMetrics(reg)})
+	if err != nil {
+		return nil, err
+	}
 	dialTLS, err := engineDialer(cfg.Engines.TLS, cfg.Engines.HTTP2)
 	if err != nil {
 		return nil, err
@@ -81,7 +86,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	}
 	settings := settings(cfg, tokenizers.current, keys)
 	s.router, err = router.New(router.Options{
-		Pools: s.pools, Index: index, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Budget: settings.Budget, Limits: settings.Limits,
+		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Budget: settings.Budget, Limits: settings.Limits,
 		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
 	if err != nil {
@@ -207,7 +212,7 @@ func poolConfigs(cfg *config.Config) []pool.Config {
 	for i, p := range cfg.Pools {
 		pools[i] = pool.Config{
 			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen, PrefillRate: float64(p.PrefillRate),
-			Mode: p.Mode, Unsteered: 100 - p.Percent,
+			Mode: p.Mode, Unsteered: 100 - p.Percent, CacheTokens: p.Approximate.CacheTokens, CacheLifetime: p.Approximate.Lifetime.Std(),
 			Match: pool.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		for _, e := range p.Endpoints {

@@ -68,6 +68,9 @@ func tokenBytes(tokens []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), len(tokens)*4)
 }
 
+// Bytes returns the content hash of a block that is not of tokens: of so many bytes of text.
+func Bytes(p []byte) uint64 { return xxh3.HashSeed(p, seed) }
+
 // Chain returns the key of the block with that content whose parent has the key parent (the root for a first block).
 func Chain(parent, content uint64) uint64 {
 	var b [16]byte

@@ -129,8 +129,8 @@ func TestRunWithoutPrograms(t *testing.T) {
 }
 
 func TestPortHint(t *testing.T) {
-	err := portHint(t.Context(), fmt.Errorf("127.0.0.1:18001: %w", lab.ErrPortTaken), 18000, 22)
-	if err == nil || !strings.Contains(err.Error(), "18000 to 18021") || !strings.Contains(err.Error(), "--port") {
+	err := portHint(t.Context(), fmt.Errorf("127.0.0.1:18001: %w", lab.ErrPortTaken), 18000, 25)
+	if err == nil || !strings.Contains(err.Error(), "18000 to 18024") || !strings.Contains(err.Error(), "--port") {
 		t.Errorf("a taken port: %v", err)
 	}
 	other := errors.New("disk is full")
@@ -142,5 +142,21 @@ func TestPortHint(t *testing.T) {
 	cancel(why)
 	if err := portHint(ctx, other, 18000, 22); !errors.Is(err, why) {
 		t.Errorf("after the end: %v, want its cause", err)
+	}
+}
+
+// The sites of the arms take ports one after the other, and only the first has engines that publish events.
+func TestSites(t *testing.T) {
+	next, silent := 18080, []bool{}
+	all := sites(next, "1.40.0")
+	for _, s := range all {
+		if s.BasePort != next {
+			t.Errorf("site %s begins at port %d, want %d", s.Name, s.BasePort, next)
+		}
+		next += s.Ports()
+		silent = append(silent, s.Pools[0].Silent)
+	}
+	if diff := cmp.Diff([]bool{false, true, true}, silent); diff != "" || ports(all) != 25 {
+		t.Errorf("%d ports; engines without events (-want +got):\n%s", ports(all), diff)
 	}
 }

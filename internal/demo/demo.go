@@ -18,7 +18,7 @@ type Options struct {
 	Envoy   string    // an Envoy binary, 1.37 or newer
 	Port    int       // first of the ports used
 	JSON    string    // file for the figures, "" for none
-	Size    int       // conversations per arm, 0 for the default of 72
+	Size    int       // conversations per arm, 0 for the default of 60
 	Keep    bool      // after the table, leave the steered site running until ctx ends
 	Out     io.Writer // what people read
 }
@@ -26,13 +26,13 @@ type Options struct {
 const (
 	model   = "sim"
 	engines = 4
-	maxWait = 80 * time.Second // for both arms together
+	maxWait = 2 * time.Minute // for all arms together
 )
 
 // engineArgs make the simulated engines behave like a mid-size model on one accelerator, scaled so that a demo stays short.
 var engineArgs = []string{"--block-size", "16", "--blocks", "4096", "--prefill-rate", "6000", "--decode-rate", "120"}
 
-// Run shows both arms and returns nil when the table was printed. When ctx ends first it returns ctx.Err(); no process is left
+// Run shows all arms and returns nil when the table was printed. When ctx ends first it returns ctx.Err(); no process is left
 // in any case.
 func Run(ctx context.Context, o Options) error {
 	version, err := lab.EnvoyVersion(ctx, o.Envoy)
@@ -65,25 +65,23 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error {
-	pools := []lab.PoolOptions{{Name: "chat", Model: model, Engines: engines, Args: engineArgs}}
-	steered := lab.SiteOptions{Name: "kvsteer", Pools: pools, BasePort: o.Port, EnvoyVersion: version}
-	plain := lab.SiteOptions{Name: "round-robin", Pools: pools, BasePort: o.Port + steered.Ports(), RoundRobin: true}
+	sites := sites(o.Port, version)
 	workload := defaultWorkload.sized(o.Size)
 	script := workload.script()
 	total := workload.requests()
-	fmt.Fprintf(o.Out, "kvsteer demo: %d simulated engines behind Envoy %s; %d requests in %d conversations of %d tenants, sent twice\n",
-		engines, version, total, workload.Conversations, workload.Tenants)
+	fmt.Fprintf(o.Out, "kvsteer demo: %d simulated engines behind Envoy %s; %d requests in %d conversations of %d tenants, sent %d times\n",
+		engines, version, total, workload.Conversations, workload.Tenants, len(sites))
 
 	limit, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("the demo took longer than %s", maxWait))
 	defer cancel()
 	var arms []Arm
 	var kept *lab.Site
-	for _, arm := range []lab.SiteOptions{steered, plain} {
+	for _, arm := range sites {
 		site, err := l.StartSite(limit, arm)
 		if err != nil {
-			return portHint(limit, err, o.Port, steered.Ports()+plain.Ports())
+			return portHint(limit, err, o.Port, ports(sites))
 		}
-		if !arm.RoundRobin {
+		if kept == nil {
 			kept = site
 		}
 		show := progress(o.Out, arm.Name, total)
@@ -111,12 +109,45 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 	if err := failed(arms, total); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "\nPrompt tokens from cache are the engines' own report. Both arms had engines of their own that started empty.\n")
+	fmt.Fprint(o.Out, explanation)
 	if !o.Keep {
 		fmt.Fprintf(o.Out, "Where to look next: --keep leaves the steered site running and prints its URLs; README.md, \"Adding the filter\", for your own Envoy.\n")
 		return nil
 	}
 	return keep(ctx, o.Out, kept, dir)
+}
+
+// explanation stands below the table.
+const explanation = `
+kvsteer            the engines publish what they cache: prompts are matched exactly
+no-engine-changes  kvsteer with engines as they are: prompts are matched by their text against what was sent where
+round-robin        Envoy alone
+Prompt tokens from cache are the engines' own report. Each arm had engines of its own that started empty.
+`
+
+// sites are the arms; the first is the one that --keep leaves running.
+func sites(port int, version string) []lab.SiteOptions {
+	pool := lab.PoolOptions{Name: "chat", Model: model, Engines: engines, Args: engineArgs}
+	silent := pool
+	silent.Silent = true
+	all := []lab.SiteOptions{
+		{Name: "kvsteer", Pools: []lab.PoolOptions{pool}, EnvoyVersion: version},
+		{Name: "no-engine-changes", Pools: []lab.PoolOptions{silent}, EnvoyVersion: version},
+		{Name: "round-robin", Pools: []lab.PoolOptions{silent}, RoundRobin: true},
+	}
+	for i := range all {
+		all[i].BasePort = port + ports(all[:i])
+	}
+	return all
+}
+
+// ports is how many ports sites take together.
+func ports(sites []lab.SiteOptions) int {
+	n := 0
+	for _, s := range sites {
+		n += s.Ports()
+	}
+	return n
 }
 
 // failed makes errors of the requests an error of the demo, after the table has shown them.

@@ -56,7 +56,7 @@ func (m *meter) print() {
 	if m.terminal {
 		start, end = "\r\x1b[K", ""
 	}
-	fmt.Fprintf(m.out, "%s  %-11s %3d/%d requests, %d errors, %.1f %% of prompt tokens from cache, %.0f s%s",
+	fmt.Fprintf(m.out, "%s  %-17s %3d/%d requests, %d errors, %.1f %% of prompt tokens from cache, %.0f s%s",
 		start, m.name, m.sent, m.total, m.errors, share, time.Since(m.began).Seconds(), end)
 }
 

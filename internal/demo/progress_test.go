@@ -29,23 +29,23 @@ func TestProgress(t *testing.T) {
 		{
 			"every request of few", false, 3,
 			[]lab.Reply{hit, refused, miss},
-			"  kvsteer       1/3 requests, 0 errors, 50.0 % of prompt tokens from cache, 1 s\n" +
-				"  kvsteer       2/3 requests, 1 errors, 50.0 % of prompt tokens from cache, 2 s\n" +
-				"  kvsteer       3/3 requests, 1 errors, 33.3 % of prompt tokens from cache, 3 s\n",
+			"  kvsteer             1/3 requests, 0 errors, 50.0 % of prompt tokens from cache, 1 s\n" +
+				"  kvsteer             2/3 requests, 1 errors, 50.0 % of prompt tokens from cache, 2 s\n" +
+				"  kvsteer             3/3 requests, 1 errors, 33.3 % of prompt tokens from cache, 3 s\n",
 		},
 		{
 			"a line per tenth of many", false, 20,
 			[]lab.Reply{miss, miss, miss, miss, miss},
-			"  kvsteer       2/20 requests, 0 errors, 0.0 % of prompt tokens from cache, 2 s\n" +
-				"  kvsteer       4/20 requests, 0 errors, 0.0 % of prompt tokens from cache, 4 s\n",
+			"  kvsteer             2/20 requests, 0 errors, 0.0 % of prompt tokens from cache, 2 s\n" +
+				"  kvsteer             4/20 requests, 0 errors, 0.0 % of prompt tokens from cache, 4 s\n",
 		},
 		{
 			"one line on a terminal", true, 20,
 			[]lab.Reply{hit, refused},
-			"\r\x1b[K  kvsteer       1/20 requests, 0 errors, 50.0 % of prompt tokens from cache, 1 s" +
-				"\r\x1b[K  kvsteer       2/20 requests, 1 errors, 50.0 % of prompt tokens from cache, 2 s\n",
+			"\r\x1b[K  kvsteer             1/20 requests, 0 errors, 50.0 % of prompt tokens from cache, 1 s" +
+				"\r\x1b[K  kvsteer             2/20 requests, 1 errors, 50.0 % of prompt tokens from cache, 2 s\n",
 		},
-		{"only errors", false, 1, []lab.Reply{refused}, "  kvsteer       1/1 requests, 1 errors, 0.0 % of prompt tokens from cache, 1 s\n"},
+		{"only errors", false, 1, []lab.Reply{refused}, "  kvsteer             1/1 requests, 1 errors, 0.0 % of prompt tokens from cache, 1 s\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -69,7 +69,7 @@ func latency(all []time.Duration) Latency {
 	return Latency{Mean: ms(sum / time.Duration(len(all))), P50: rank(50), P90: rank(90)}
 }
 
-// table prints both arms side by side.
+// table prints the arms side by side.
 func table(w io.Writer, arms []Arm) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(name string, cell func(Arm) string) {

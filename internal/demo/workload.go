@@ -23,10 +23,10 @@ type Workload struct {
 	Span          time.Duration // conversations begin within it
 }
 
-// defaultWorkload takes about 25 s per arm on the simulated engines' default speeds.
+// defaultWorkload takes somewhat over 20 s per arm on the demo's engines.
 var defaultWorkload = Workload{
-	Seed: 7, Tenants: 6, SystemWords: 1400, Conversations: 72, Turns: 5, UserWords: 90, AnswerTokens: 60,
-	Think: 1500 * time.Millisecond, Span: 14 * time.Second,
+	Seed: 7, Tenants: 6, SystemWords: 1400, Conversations: 60, Turns: 5, UserWords: 90, AnswerTokens: 60,
+	Think: 1500 * time.Millisecond, Span: 11500 * time.Millisecond,
 }
 
 // conversation is one user's script: the answers come from the engines.

@@ -48,6 +48,7 @@ type PoolOptions struct {
 	Args    []string // further arguments of each kvsteer engine
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
 	Relay   bool     // the engines connect through a Relay; not with Dial
+	Silent  bool     // the engines publish no events, and the router's configuration names no source of any
 
 	Endpoints []string // ip:port of further engines, that the lab does not start
 	Events    []string // by position in Endpoints: ip:port that the engine connects to for its events; those beyond have none
@@ -121,7 +122,10 @@ func (o SiteOptions) Ports() int {
 		n += 2*o.Routers - 1
 	}
 	for _, p := range o.Pools {
-		n += 2 * p.Engines
+		n += p.Engines
+		if !p.Silent {
+			n += p.Engines
+		}
 	}
 	return n
 }
@@ -167,19 +171,24 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 		pools.WriteString("  endpoints:\n")
 		for i := range p.Engines {
 			e := &Engine{Pool: p.Name, Address: address(), lab: l, client: probe}
-			events := "tcp://" + address()
-			source, flag := "listen", "--events-connect"
-			if p.Dial {
-				source, flag = "dial", "--events-bind"
-			}
-			fmt.Fprintf(&pools, "  - address: %s\n    events: {%s: %q}\n", e.Address, source, events)
-			if p.Relay {
-				if e.Relay, err = l.startRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
-					return nil, err
+			e.argv = []string{l.opt.Kvsteer, "engine", "--listen", e.Address, "--model", p.Model}
+			fmt.Fprintf(&pools, "  - address: %s\n", e.Address)
+			if !p.Silent {
+				events := "tcp://" + address()
+				source, flag := "listen", "--events-connect"
+				if p.Dial {
+					source, flag = "dial", "--events-bind"
 				}
-				events = "tcp://" + e.Relay.Addr()
+				fmt.Fprintf(&pools, "    events: {%s: %q}\n", source, events)
+				if p.Relay {
+					if e.Relay, err = l.startRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
+						return nil, err
+					}
+					events = "tcp://" + e.Relay.Addr()
+				}
+				e.argv = append(e.argv, flag, events)
 			}
-			e.argv = append([]string{l.opt.Kvsteer, "engine", "--listen", e.Address, "--model", p.Model, flag, events}, p.Args...)
+			e.argv = append(e.argv, p.Args...)
 			if err := e.secure(o.Secure); err != nil {
 				return nil, err
 			}

@@ -28,6 +28,7 @@ type parser struct {
 	r      Request
 	faults fault
 	prompt Reason // of the field that holds the prompt
+	source inexact
 }
 
 func (p *parser) set(f fault, on bool) {
@@ -74,6 +75,28 @@ func (p *parser) reason() Reason {
 		return ReasonNoPrompt
 	}
 	return p.prompt
+}
+
+// inexact returns what the text of a prompt with a reason is written from, nil when it has none: when the engine will refuse the request or reuse
+// nothing for it, and when what is left of the prompt is not known (truncation) or no text (embeddings).
+func (p *parser) inexact() *inexact {
+	const none = faultEmbeds | faultTruncate | faultTruncateSide | faultSalt | faultKwargs | faultEffort | faultPromptLogprobs | markEcho
+	switch p.r.Reason {
+	case ReasonReportMode, ReasonTemplate, ReasonSuffix, ReasonSeveralPrompts, ReasonTooLong, ReasonMultimodal:
+	default:
+		return nil
+	}
+	switch p.prompt {
+	case "", ReasonSeveralPrompts, ReasonTooLong, ReasonMultimodal:
+	default:
+		return nil
+	}
+	if p.faults&none != 0 || p.prompt == "" && p.r.Form == NoPrompt {
+		return nil
+	}
+	text := p.source
+	text.Request = p.r
+	return &text
 }
 
 // body reads the whole text: one object and nothing after it.
@@ -139,7 +162,8 @@ func (p *parser) completionField(key []byte) {
 	case "logprobs":
 		p.set(markLogprobs, p.optional() != nil)
 	case "suffix":
-		p.set(faultSuffix, p.optional() != nil)
+		p.source.suffix = p.optional()
+		p.set(faultSuffix, p.source.suffix != nil)
 	default:
 		p.skip()
 	}
@@ -157,7 +181,8 @@ func (p *parser) chatField(key []byte) {
 		p.r.ReasoningEffort = p.optional()
 		p.set(faultEffort, p.r.ReasoningEffort != nil && p.r.ReasoningEffort[0] != '"')
 	case "chat_template":
-		p.set(faultTemplate, p.optional() != nil)
+		p.source.template = p.optional()
+		p.set(faultTemplate, p.source.template != nil)
 	case "chat_template_kwargs":
 		p.kwargs()
 	case "add_generation_prompt":

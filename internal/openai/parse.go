@@ -18,6 +18,7 @@ func Parse(m Meta, body []byte, limits Limits) Request {
 	p := parser{scanner: scanner{data: body, max: limits.Depth}, limit: limits.PromptTokens}
 	p.r.Kind = kind
 	p.body()
+	p.r.whole.data, p.r.whole.long = body, p.long
 	p.r.Reason = p.reason()
 	if p.r.Reason == "" {
 		return p.r
@@ -25,7 +26,7 @@ func Parse(m Meta, body []byte, limits Limits) Request {
 	if p.broken {
 		p.r.Model = "" // an invalid body has no model, whatever its start looks like
 	}
-	return Request{Kind: kind, Reason: p.r.Reason, Model: p.r.Model}
+	return Request{Kind: kind, Reason: p.r.Reason, Model: p.r.Model, inexact: p.inexact()}
 }
 
 func kindOf(path string) Kind {

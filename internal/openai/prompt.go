@@ -3,7 +3,7 @@ package openai
 // promptField reads the prompt of a completion. A list of one prompt is the prompt: the engine fans a list out, and there is
 // one to route.
 func (p *parser) promptField() {
-	p.r.Form, p.r.Prompt, p.r.Tokens, p.prompt = NoPrompt, nil, nil, ""
+	p.r.Form, p.r.Prompt, p.r.Tokens, p.prompt, p.source.prompts = NoPrompt, nil, nil, "", nil
 	switch p.space() {
 	case '"':
 		p.textPrompt()
@@ -19,6 +19,8 @@ func (p *parser) promptField() {
 }
 
 func (p *parser) textPrompt() {
+	p.space()
+	p.r.whole.pos = p.pos
 	raw, _ := p.str()
 	if len(raw) <= 2 {
 		p.prompt = ReasonNoPrompt
@@ -34,6 +36,7 @@ func (p *parser) promptList() {
 	case c == '-' || digit(c):
 		p.pos = start
 		p.tokenPrompt()
+		p.source.prompts = p.data[start:p.pos]
 		return
 	case c == ']':
 		p.pos++
@@ -56,6 +59,7 @@ func (p *parser) promptList() {
 			p.prompt = ReasonBadField
 		}
 	}
+	p.source.prompts = p.data[start:p.pos]
 	if n > 1 {
 		p.r.Form, p.r.Prompt, p.r.Tokens, p.prompt = NoPrompt, nil, nil, ReasonSeveralPrompts
 	}
@@ -77,7 +81,7 @@ func (p *parser) tokenPrompt() {
 
 // messages reads the messages of a chat; the first one that cannot be keyed gives the reason.
 func (p *parser) messages() {
-	p.r.Form, p.r.Messages, p.prompt = NoPrompt, nil, ""
+	p.r.Form, p.r.Messages, p.prompt, p.r.unordered = NoPrompt, nil, "", false
 	if p.space() != '[' {
 		p.prompt = ReasonBadField
 		if p.optional() == nil {
@@ -97,7 +101,7 @@ func (p *parser) messages() {
 	case n == 0:
 		p.prompt = ReasonNoPrompt
 	default:
-		p.r.Form, p.r.Messages = Messages, p.data[start:p.pos]
+		p.r.Form, p.r.Messages, p.r.whole.pos = Messages, p.data[start:p.pos], start
 	}
 }
 
@@ -107,8 +111,14 @@ func (p *parser) message() (reason Reason) {
 		return ReasonBadField
 	}
 	p.enter('{')
+	last := -1
 	for first := true; p.next(&first, '}'); {
-		if string(p.key()) == "content" {
+		number := messageField(p.key())
+		if number >= 0 {
+			p.r.unordered = p.r.unordered || number <= last
+			last = number
+		}
+		if number == fieldContent {
 			reason = p.content()
 		} else {
 			p.skip()

@@ -66,7 +66,7 @@ func Reasons() []Reason {
 // Raw is the JSON text of one value, a span of the body. nil means that the field is absent, and for optional objects also null.
 type Raw []byte
 
-// Request is what a router reads of one inference request. With a Reason, only Kind and Model mean anything.
+// Request is what a router reads of one inference request. With a Reason, only Kind, Model and WriteText mean anything.
 type Request struct {
 	Kind   Kind
 	Form   Form
@@ -89,7 +89,18 @@ type Request struct {
 	MediaIOKwargs        Raw
 	MMProcessorKwargs    Raw
 
-	thinkingSet bool // TemplateKwargs has the key enable_thinking
+	thinkingSet bool     // TemplateKwargs has the key enable_thinking
+	whole       walk     // the body, at its messages or its one text
+	unordered   bool     // the fields of some message do not stand in the order of WriteText
+	inexact     *inexact // with a Reason that leaves a text to write, what it is written from
+}
+
+// inexact is a prompt that cannot be keyed exactly, as far as its text is known.
+type inexact struct {
+	Request
+	prompts  Raw // JSON array of several prompts, or of more token ids than the limit
+	suffix   Raw
+	template Raw
 }
 
 // Limits bound what Parse reads. Zero fields take the default.

@@ -21,7 +21,19 @@ type scanner struct {
 	lone    bool // a string holds half a surrogate pair
 
 	scratch [64]byte // for keys and short values with escapes
+
+	// long are the strings of at least longString bytes read so far, in order, so that whoever reads the text again need not look for their ends.
+	long  []span
+	spelt bool // the string that is read has an escape for which there may be a shorter spelling
 }
+
+// span is a string with its quotes.
+type span struct {
+	start, end int32
+	short      bool // none of its escapes is \u or \/
+}
+
+const longString = 256
 
 func (s *scanner) fail() {
 	s.broken = true
@@ -126,6 +138,7 @@ func (s *scanner) str() (raw Raw, escaped bool) {
 		s.fail()
 		return nil, false
 	}
+	s.spelt = false
 	d, i := s.data, s.pos+1
 	for {
 		for i+8 <= len(d) {
@@ -141,6 +154,9 @@ func (s *scanner) str() (raw Raw, escaped bool) {
 		switch c := d[i]; {
 		case c == '"':
 			raw = d[s.pos : i+1]
+			if len(raw) >= longString {
+				s.long = append(s.long, span{int32(s.pos), int32(i + 1), !s.spelt})
+			}
 			s.pos = i + 1
 			return raw, escaped
 		case c == '\\':
@@ -174,9 +190,13 @@ func (s *scanner) escape(d []byte) int {
 		return 0
 	}
 	switch d[1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	case '"', '\\', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case '/':
+		s.spelt = true
 		return 2
 	case 'u':
+		s.spelt = true
 	default:
 		return 0
 	}

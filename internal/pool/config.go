@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Config describes one pool.
@@ -19,7 +20,10 @@ type Config struct {
 	Unsteered   int      // in mode on, the percentage of requests that is left to Envoy: 0 to 100
 	Match       Match    // what Envoy knows about a request of this pool without its body
 	Endpoints   []string // ip:port, unique among all pools
-	Draining    []string // those of Endpoints that get no more requests
+
+	CacheTokens   int           // an endpoint's KV cache in tokens, for matching by text; 0 switches that off
+	CacheLifetime time.Duration // how long a prompt plausibly stays in it unused
+	Draining      []string      // those of Endpoints that get no more requests
 }
 
 // Match selects requests by what Envoy's route table can see. All fields that are set must agree; the zero Match sets none.
@@ -93,6 +97,9 @@ func validate(pools []Config) error {
 		}
 		if c.MaxModelLen < 0 {
 			bad("%s.max_model_len: %d, want 0 (not known) or more", key, c.MaxModelLen)
+		}
+		if c.CacheTokens < 0 || c.CacheLifetime < 0 {
+			bad("%s.approximate: %d tokens for %s, want 0 or more", key, c.CacheTokens, c.CacheLifetime)
 		}
 		switch c.Mode {
 		case "", "on", "observe", "off":

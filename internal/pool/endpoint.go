@@ -13,6 +13,7 @@ type Endpoint struct {
 
 	// What readers see.
 	up       atomic.Bool
+	downs    atomic.Uint64 // how often state has become down
 	suspect  atomic.Bool
 	draining atomic.Bool
 
@@ -36,6 +37,9 @@ func (e *Endpoint) Addr() string { return e.addr }
 
 // Healthy says whether requests may be sent to the endpoint.
 func (e *Endpoint) Healthy() bool { return e.up.Load() }
+
+// Downs is how often the endpoint has gone down so far: an engine that was down may have been started anew, with an empty cache.
+func (e *Endpoint) Downs() uint64 { return e.downs.Load() }
 
 // Suspect says that requests which were sent to the endpoint ran elsewhere or failed, and that nothing has shown it well since. Such an
 // endpoint is the first choice only where all are suspect.
@@ -104,6 +108,9 @@ func (e *Endpoint) change(f func(health) health) (before, after health) {
 	defer e.mu.Unlock()
 	before = e.state
 	e.state = f(before)
+	if e.state.down && !before.down {
+		e.downs.Add(1)
+	}
 	e.up.Store(!e.state.down)
 	e.suspect.Store(e.state.suspect())
 	e.publish()

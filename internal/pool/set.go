@@ -228,6 +228,12 @@ func (p *Pool) MaxModelLen() int { return p.config.MaxModelLen }
 // PrefillRate is the estimated prefill speed of one endpoint in prompt tokens per second, 0 when not known.
 func (p *Pool) PrefillRate() float64 { return p.config.PrefillRate }
 
+// Cache is what an endpoint's KV cache plausibly keeps: so many tokens, each for so long without being used. No tokens: prompts are not matched
+// by their text.
+func (p *Pool) Cache() (tokens int, lifetime time.Duration) {
+	return p.config.CacheTokens, p.config.CacheLifetime
+}
+
 // Mode is what becomes of the pool's decisions as the configuration says: "on", "observe" or "off".
 func (p *Pool) Mode() string { return cmp.Or(p.config.Mode, "on") }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/admin"
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/doctor"
 	"github.com/kvsteer/kvsteer/internal/pool"
@@ -112,6 +113,7 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	pool.NewMetrics(&r)
+	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)
 	extproc.NewMetrics(&r)

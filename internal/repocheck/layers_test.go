@@ -35,6 +35,7 @@ var layers = map[string]int{
 	"internal/vllmdemo":   1,
 	"examples/vllm-cpu":   5,
 
+	"internal/approx":   2,
 	"internal/tokenize": 2,
 	"internal/router":   3,
 	"extproc":           4,

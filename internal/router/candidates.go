@@ -1,8 +1,10 @@
 package router
 
 import (
+	"slices"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/kvindex"
 )
@@ -14,6 +16,7 @@ type candidate struct {
 	slot      kvindex.Slot
 	blockSize int // tokens per block; 0 when the prompt is not matched here
 	extraKeys bool
+	downs     uint64 // how often the endpoint has gone down so far
 }
 
 // scratch is the memory of one decision, used again by later ones.
@@ -29,6 +32,8 @@ type scratch struct {
 	held  []kvindex.Held
 	at    []int // position in candidates
 	sizes []int // block sizes looked up
+
+	text approx.Keyer
 }
 
 // gather takes the endpoints of the fleet that can get a request for candidates, and of these the ones for indexed whose blocks are known.
@@ -36,9 +41,12 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
 	for _, t := range f.all() {
 		if !t.endpoint.Healthy() || t.endpoint.Draining() {
+			if t.sent != nil && t.sent.Blocks() > 0 && t.endpoint.Draining() {
+				t.sent.Forget() // who drains an engine is about to end it
+			}
 			continue
 		}
-		c := candidate{target: t, endpoint: t.endpoint}
+		c := candidate{target: t, endpoint: t.endpoint, downs: t.endpoint.Downs()}
 		if s := t.source.Load(); s != nil {
 			if state := s.state.Load(); s.readable(state) {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
@@ -62,6 +70,11 @@ func (sc *scratch) dropPlain() (indexed bool) {
 		indexed = indexed || sc.candidates[i].blockSize > 0
 	}
 	return indexed
+}
+
+// allIndexed says whether the blocks of every candidate are known.
+func (sc *scratch) allIndexed() bool {
+	return !slices.ContainsFunc(sc.candidates, func(c candidate) bool { return c.blockSize == 0 })
 }
 
 // leastBusy is the indexed candidate with the least prefill before it, other than except, at random among equals; nil when there is none.

@@ -50,6 +50,12 @@
 //
 // A draining endpoint is no candidate. One that is suspect (see package pool) is the first choice only when all candidates are.
 //
+// # Rungs
+//
+// Where exact matching is not possible the prompt is matched by its text against what this router sent where (package approx), in pools that say
+// how much an engine's cache holds. The costs are the same, their tokens estimated. Each placed prompt is noted for the endpoint that gets it, also
+// when it was matched exactly: the tokenizer may fail at its next turn.
+//
 // # Blocks
 //
 // [Router.Source] gives the sink for one endpoint's events. It writes the endpoint's blocks into the index under a slot of its own, and takes a

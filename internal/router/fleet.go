@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/pool"
 )
 
@@ -16,6 +17,9 @@ type fleet struct {
 	targets  atomic.Pointer[[]*target]
 	steering atomic.Pointer[steering]
 	maxLen   atomic.Int64 // model length last told by an engine, 0 when not known
+
+	texts *approx.Index // nil when prompts are not matched by their text
+	ratio ratio
 
 	configured steering // what the configuration says; guarded by the Router's mu
 
@@ -30,13 +34,14 @@ type fleet struct {
 type target struct {
 	endpoint *pool.Endpoint
 	source   atomic.Pointer[Source] // nil while nobody subscribes to its events
+	sent     *approx.Endpoint       // what it was sent, by text; nil when prompts are not matched by their text
 	steered  atomic.Uint64          // decisions for it in ModeOn
 	observed atomic.Uint64          // decisions for it in ModeObserve
 	account  account                // guarded by the fleet's mu
 }
 
-func newFleet(p *pool.Pool, rate float64) *fleet {
-	f := &fleet{}
+func newFleet(p *pool.Pool, rate float64, texts *approx.Index) *fleet {
+	f := &fleet{texts: texts}
 	f.targets.Store(new([]*target))
 	f.configured.percent = -1 // differs from every configuration
 	f.replace(p, rate)
@@ -55,6 +60,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 		t := before[e]
 		if t == nil {
 			t = &target{endpoint: e}
+			if f.texts != nil {
+				t.sent = f.texts.Endpoint(p.Name(), e.Addr())
+			}
 		}
 		delete(before, e)
 		targets = append(targets, t)
@@ -62,8 +70,15 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	f.mu.Lock()
 	f.pace.rate = rate
 	f.mu.Unlock()
-	f.pool.Store(p)
+	if was := f.pool.Swap(p); was != nil && !slices.Equal(was.Models(), p.Models()) {
+		f.maxLen.Store(0)
+	}
 	f.targets.Store(&targets)
+	if tokens, _ := p.Cache(); tokens == 0 {
+		for _, t := range targets {
+			t.forgetSent()
+		}
+	}
 	mode, _ := ParseMode(p.Mode()) // checked by package pool
 	if s := (steering{mode: mode, percent: 100 - p.Unsteered()}); s != f.configured {
 		f.configured = s
@@ -75,10 +90,22 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	return gone
 }
 
+// forgetSent drops what the endpoint was sent: its cache is taken to be empty.
+func (t *target) forgetSent() {
+	if t.sent != nil {
+		t.sent.Forget()
+	}
+}
+
 func (f *fleet) name() string { return f.pool.Load().Name() }
 
 // all are the fleet's targets at this time, in the order of the configuration.
 func (f *fleet) all() []*target { return *f.targets.Load() }
+
+// hasEvents says whether anybody subscribes to the events of any endpoint.
+func (f *fleet) hasEvents() bool {
+	return slices.ContainsFunc(f.all(), func(t *target) bool { return t.source.Load() != nil })
+}
 
 // modelLen is the model's length in tokens, 0 when not known. What the configuration says goes before what an engine tells.
 func (f *fleet) modelLen() int {

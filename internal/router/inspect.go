@@ -27,6 +27,9 @@ func (r *Router) State() State {
 func (t *target) state() EndpointState {
 	e := t.endpoint
 	es := EndpointState{Address: e.Addr(), Healthy: e.Healthy(), Suspect: e.Suspect(), Draining: e.Draining()}
+	if t.sent != nil {
+		es.ApproximateBlocks = t.sent.Blocks()
+	}
 	s := t.source.Load()
 	if s == nil {
 		return es

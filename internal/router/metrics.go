@@ -16,13 +16,16 @@ const (
 	stageTokenize                 // token ids
 	stageFingerprint              // keys of all blocks
 	stageMatch                    // index lookup
+	stageText                     // keys of the prompt's text
+	stageRecall                   // lookup by text
 	stageScore                    // cost, pick, charge
+	stageLearn                    // note by text what the endpoint is sent
 	stageTotal                    // the whole decision
 	stages
 )
 
 func (s stage) String() string {
-	return [stages]string{"parse", "tokenize", "fingerprint", "match", "score", "total"}[s]
+	return [stages]string{"parse", "tokenize", "fingerprint", "match", "text", "recall", "score", "learn", "total"}[s]
 }
 
 // Metrics of this package. What belongs to an endpoint is read when it is asked for, so its series end with the endpoint.

@@ -13,6 +13,7 @@ const (
 	ReasonNoMatch   Reason = "no_match"   // matched, and no endpoint holds a block of it
 	ReasonShort     Reason = "short"      // the prompt is too short for any endpoint to reuse a block of it
 	ReasonSingle    Reason = "single"     // only one endpoint of the pool can get requests
+	ReasonNoEvents  Reason = "no_events"  // no endpoint of the pool has an event source
 	ReasonNoIndex   Reason = "no_index"   // no healthy endpoint of the pool has known blocks
 	ReasonNoExtra   Reason = "no_extra"   // the prompt is salted and no indexed endpoint tells salted blocks from plain ones
 	ReasonOverModel Reason = "over_model" // longer than the model takes: the engine will refuse it, and it is not charged as load
@@ -48,6 +49,7 @@ func Reasons() []ReasonDoc {
 		{ReasonNoMatch, "no endpoint holds a block of the prompt: least cost"},
 		{ReasonShort, "the prompt is too short for any block of it to be reused: least cost"},
 		{ReasonSingle, "only one endpoint of the pool is healthy and not draining; the prompt is not matched"},
+		{ReasonNoEvents, "no endpoint of the pool has an event source; prompts are matched by their text, if at all"},
 		{ReasonNoIndex, "no healthy endpoint of the pool has known blocks; the prompt is not tokenized: least cost"},
 		{ReasonNoExtra, "the prompt is salted and no indexed endpoint tells salted blocks from plain ones: least cost"},
 		{ReasonOverModel, "the prompt is longer than the model takes; the engine will refuse it: least cost, not counted as load"},

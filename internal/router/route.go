@@ -28,7 +28,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	id, number := r.ids.next()
 	d := Decision{ID: id, Rung: RungNone}
 	keyed := r.keyed(req)
-	if keyed != nil && keyed.steering.Load().mode == ModeOff {
+	if keyed != nil && keyed.steering.Load().mode == ModeOff { // as Passes says
 		return keyed.off(d)
 	}
 	parsed := openai.Request{Reason: openai.Reason(ReasonUnread)}
@@ -52,11 +52,11 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonNoEndpoint
 		return d
 	}
+	deadline := watch.begin.Add(sc.settings.Budget)
 	prompt := min(estimate(req, &parsed), longest(f, sc.settings))
 	var tokens []uint32
 	d.Reason = Reason(parsed.Reason)
 	if d.Reason == "" {
-		deadline := watch.begin.Add(sc.settings.Budget)
 		tokens, d.Reason = r.tokens(ctx, deadline, f, sc, &parsed, indexed, watch)
 	}
 	if tokens != nil {
@@ -66,6 +66,16 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if d.Reason == "" {
 		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
 		usable = r.match(sc, ns, tokens, watch)
+	}
+	d.Rung = RungLoad
+	texted := false // whether sc.text has the prompt
+	if recalled(d.Reason) && spent(ctx, watch.last, deadline) == "" {
+		if texted = r.keyText(sc, f, adapter, &parsed, watch); texted {
+			var held bool
+			if prompt, held = r.recall(sc, f, &parsed, len(tokens), longest(f, sc.settings), watch); held {
+				d.Rung, d.Prompt = RungApproximate, prompt
+			}
+		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
 		d.Reason = ReasonAborted
@@ -82,12 +92,14 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}
 	d.Matched = sc.standings[first].any
-	d.Rung = RungLoad
 	if d.Reason == "" {
 		d.Rung = RungExact
 		d.Reason = outcome(sc.standings, first, usable)
 	}
 	watch.lap(stageScore)
+	if counts {
+		r.learn(sc, f, adapter, &parsed, &d, first, texted, watch)
+	}
 	return d
 }
 
@@ -97,6 +109,12 @@ func (r *Router) keyed(req Request) *fleet {
 		return r.fleet(p.Name())
 	}
 	return nil
+}
+
+// Passes says by the headers of a request that nothing will be decided for it, whatever its body: its pool is off.
+func (r *Router) Passes(req Request) bool {
+	f := r.keyed(req)
+	return f != nil && f.steering.Load().mode == ModeOff
 }
 
 // off completes the decision not to decide.

@@ -48,7 +48,8 @@ func TestEveryReason(t *testing.T) {
 		{reason: ReasonNoMatch, prepare: indexed, req: given("llama", run(500, 10*block)), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
 		{reason: ReasonShort, prepare: indexed, req: given("llama", run(1, block)), want: Decision{Pool: "chat", Endpoint: "*", Prompt: block}},
 		{reason: ReasonSingle, prepare: func(w *world) { indexed(w); w.fail(a, c) }, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: b, Prompt: 10 * block}},
-		{reason: ReasonNoIndex, req: completion(`"model":"llama","prompt":"hello"`), want: Decision{Pool: "chat", Endpoint: "*"}},
+		{reason: ReasonNoEvents, req: completion(`"model":"llama","prompt":"hello"`), want: Decision{Pool: "chat", Endpoint: "*"}},
+		{reason: ReasonNoEvents, name: "token ids", req: given("llama", long), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
 		{reason: ReasonNoIndex, name: "connected but empty", prepare: func(w *world) { w.connect(a, block) }, req: completion(`"model":"llama","prompt":"hello"`), want: Decision{Pool: "chat", Endpoint: "*"}},
 		{reason: ReasonNoIndex, name: "the only indexed is down", prepare: func(w *world) { indexed(w); w.fail(a) }, req: completion(`"model":"llama","prompt":"hello"`), want: Decision{Pool: "chat", Endpoint: "*"}},
 		{reason: ReasonNoIndex, name: "disconnected", prepare: func(w *world) {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
@@ -27,6 +28,7 @@ type Options struct {
 	Pools     *pool.Set
 	Index     *kvindex.Index
 	Tokenizer Tokenizer         // nil: only prompts given as token ids are matched
+	Texts     *approx.Index     // what endpoints were sent, by text; nil: prompts are not matched by their text
 	APIKeys   map[string]string // by pool: what the engines' tokenizer asks for as Bearer; none for pools not named
 
 	// Budget bounds a whole decision. It must be smaller than Envoy's message_timeout. Default 400 ms.
@@ -54,6 +56,7 @@ type Options struct {
 type Router struct {
 	pools       *pool.Set
 	index       *kvindex.Index
+	texts       *approx.Index // nil: none
 	weights     weights
 	prefillRate float64
 	log         *slog.Logger
@@ -107,6 +110,7 @@ func New(o Options) (*Router, error) {
 	r := &Router{
 		pools: o.Pools,
 		index: o.Index,
+		texts: o.Texts,
 		weights: weights{
 			tier:   orDefault(o.TierWeight, 0.8),
 			memory: orDefault(o.MemoryWeight, 0.01),
@@ -123,7 +127,7 @@ func New(o Options) (*Router, error) {
 	r.scratch.New = func() any { return new(scratch) }
 	var fleets []*fleet
 	for _, p := range o.Pools.Pools() {
-		fleets = append(fleets, newFleet(p, r.rate(p)))
+		fleets = append(fleets, newFleet(p, r.rate(p), r.texts))
 	}
 	r.fleets.Store(&fleets)
 	o.Metrics.router.Store(r)

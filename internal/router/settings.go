@@ -53,7 +53,7 @@ func (r *Router) Apply(pools []pool.Config, s Settings) error {
 	for _, p := range r.pools.Pools() {
 		f := r.fleet(p.Name())
 		if f == nil {
-			f = newFleet(p, r.rate(p))
+			f = newFleet(p, r.rate(p), r.texts)
 		} else {
 			gone = append(gone, f.replace(p, r.rate(p))...)
 		}
@@ -67,6 +67,9 @@ func (r *Router) Apply(pools []pool.Config, s Settings) error {
 	r.fleets.Store(&fleets)
 	for _, t := range gone {
 		r.forget(t)
+		if t.sent != nil {
+			t.sent.Close()
+		}
 	}
 	return nil
 }
@@ -127,6 +130,7 @@ func (r *Router) forget(t *target) {
 	if s := t.source.Load(); s != nil {
 		s.forget()
 	}
+	t.forgetSent()
 }
 
 // target finds an endpoint by its address; nil when there is none.

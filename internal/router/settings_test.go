@@ -151,6 +151,23 @@ func TestApplySettings(t *testing.T) {
 	}
 }
 
+// What an engine told of its model holds as long as the model's names do.
+func TestApplyForgetsTheLengthOfAnotherModel(t *testing.T) {
+	w := newWorld(t, Options{}, chat(2))
+	f := w.r.fleet("chat")
+	f.maxLen.Store(4096)
+	w.apply(chat(3))
+	if f.modelLen() != 4096 {
+		t.Errorf("length %d with the same model", f.modelLen())
+	}
+	other := chat(3)
+	other.Models = []string{"qwen"}
+	w.apply(other)
+	if f.modelLen() != 0 {
+		t.Errorf("length %d with another model", f.modelLen())
+	}
+}
+
 // Blocks known at a reset are not matched any more; those that come after the events start anew are.
 func TestReset(t *testing.T) {
 	a := address(0)

@@ -129,6 +129,9 @@ func (s *Source) Remove(tier subscriber.Tier, keys []uint64) {
 
 // Reset forgets all blocks, and with them the problem of having missed some.
 func (s *Source) Reset(cause subscriber.Cause) {
+	if cause == subscriber.CauseBackwards || cause == subscriber.CauseCleared {
+		s.target.forgetSent() // other causes say something about events, not about the cache
+	}
 	state := *s.state.Load()
 	if state.problem != "" || state.slot != (kvindex.Slot{}) {
 		s.log.Debug("blocks forgotten", "cause", string(cause))

@@ -85,7 +85,13 @@ func TestModes(t *testing.T) {
 func TestOffReadsNothing(t *testing.T) {
 	w := newWorld(t, Options{}, chat(2))
 	w.hold(address(0), block, plain, run(1, 4*block))
+	if w.r.Passes(Request{}) {
+		t.Error("a request passes while its pool is on")
+	}
 	w.mode("chat", ModeOff, 100)
+	if !w.r.Passes(Request{}) {
+		t.Error("a request does not pass while its pool is off")
+	}
 	req := Request{Meta: openai.Meta{Method: "POST", Path: "/v1/completions"}, Body: []byte(`{"model":`)}
 	if d := w.r.Decide(t.Context(), req); d.Reason != ReasonOff || d.Endpoint != "" || d.Rung != RungNone {
 		t.Errorf("decision %+v", d)

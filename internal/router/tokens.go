@@ -21,6 +21,9 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 		return tokens, ReasonSingle
 	}
 	if !indexed {
+		if !f.hasEvents() {
+			return tokens, ReasonNoEvents
+		}
 		return tokens, ReasonNoIndex
 	}
 	if req.Salt != "" && !sc.dropPlain() {

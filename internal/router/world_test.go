@@ -119,6 +119,13 @@ func (w *world) drain(endpoints ...string) {
 	}
 }
 
+func (w *world) undrain(endpoint string) {
+	w.t.Helper()
+	if err := w.r.Drain(endpoint, false); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) mode(pool string, m Mode, percent int) {
 	w.t.Helper()
 	if err := w.r.SetMode(pool, m, percent); err != nil {
@@ -157,6 +164,26 @@ func (w *world) fail(endpoints ...string) {
 	}
 }
 
+// recover waits until the endpoint is up.
+func (w *world) recover(endpoint string) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.pools.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	deadline := time.Now().Add(5 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for _, t := range w.r.all()[0].all() {
+		for t.endpoint.Addr() == endpoint && !t.endpoint.Healthy() {
+			if time.Now().After(deadline) {
+				w.t.Fatalf("endpoint %s is not up", endpoint)
+			}
+			<-tick.C
+		}
+	}
+}
+
 // probes answers health probes.
 type probes struct {
 	mu      sync.Mutex
@@ -167,6 +194,13 @@ func (p *probes) refuse(endpoints []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refused = append(p.refused, endpoints...)
+}
+
+// accept ends all refusing.
+func (p *probes) accept() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused = nil
 }
 
 func (p *probes) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -70,6 +70,7 @@ func New(o Options) (*Files, error) {
 	if err := f.take(); err != nil {
 		return nil, err
 	}
+	o.Metrics.expect(o.Listener)
 	f.config = &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             slices.Clone(o.Protocols),

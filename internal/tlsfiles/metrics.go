@@ -34,6 +34,13 @@ func (m *Metrics) expires(listener string, at time.Time) {
 	m.expiry.WithLabelValues(listener).Set(float64(at.Unix()))
 }
 
+// expect shows a listener's counters before anything is counted.
+func (m *Metrics) expect(listener string) {
+	for _, result := range []string{"applied", "refused"} {
+		m.reloads.WithLabelValues(listener, result)
+	}
+}
+
 func (m *Metrics) reloaded(listener string, err error) {
 	result := "applied"
 	if err != nil {

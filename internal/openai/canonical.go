@@ -80,7 +80,7 @@ func (r *Request) WriteText(w TextWriter, buf []byte) bool {
 	case Tokens:
 		t.ids(x.Tokens)
 	default:
-		t.prompts(x.prompts)
+		t.prompts(&walk{data: x.prompts})
 	}
 	t.flush()
 	return true
@@ -242,18 +242,17 @@ func (t *texter) ids(ids []uint32) {
 	}
 }
 
-// prompts writes a list of prompts, each a string or a list of token ids, or one list of token ids.
-func (t *texter) prompts(raw Raw) {
-	w := walk{data: raw}
+// prompts writes a list of prompts, each a string or a list of token ids, or one list of token ids. Lists may nest as deep as Parse allows.
+func (t *texter) prompts(w *walk) {
 	w.enter()
 	for w.next() {
 		switch w.space() {
 		case '"':
 			t.mark(markMessage)
-			t.content(&w)
+			t.content(w)
 		case '[':
 			t.mark(markMessage)
-			t.prompts(w.value())
+			t.prompts(w)
 		default:
 			t.id(w.value())
 		}

@@ -74,8 +74,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 		f.maxLen.Store(0)
 	}
 	f.targets.Store(&targets)
-	if tokens, _ := p.Cache(); tokens == 0 {
-		for _, t := range targets {
+	tokens, _ := p.Cache()
+	for _, t := range targets {
+		if tokens == 0 || t.endpoint.Draining() {
 			t.forgetSent()
 		}
 	}

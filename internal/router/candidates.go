@@ -40,7 +40,7 @@ type scratch struct {
 func (sc *scratch) gather(f *fleet) (indexed bool) {
 	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
 	for _, t := range f.all() {
-		if !t.endpoint.Healthy() || t.endpoint.Draining() {
+		if !t.available() {
 			continue
 		}
 		c := candidate{target: t, endpoint: t.endpoint, life: t.endpoint.Life()}

@@ -91,6 +91,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	return gone
 }
 
+// available says whether the endpoint can get requests.
+func (t *target) available() bool { return t.endpoint.Healthy() && !t.endpoint.Draining() }
+
 // forgetSent drops what the endpoint was sent: its cache is taken to be empty.
 func (t *target) forgetSent() {
 	if t.sent != nil {

@@ -53,7 +53,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 			}
 		}
 		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{suspect: t.endpoint.Suspect()})
+		sc.standings = append(sc.standings, standing{})
 	}
 	return indexed
 }

@@ -174,6 +174,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	for i, c := range sc.candidates {
 		c.target.account.advance(now, &f.pace)
 		sc.standings[i].load = c.target.account.load(exact)
+		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() // a tokenizer call may lie between
 	}
 	sc.costs = appendCosts(sc.costs[:0], prompt, sc.standings, w)
 	first = pick(sc.costs, -1, w.near, random)

@@ -54,6 +54,15 @@ kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="exact"} 80
 		t.Errorf("lint: %v %v", problems, err)
 	}
 
+	// The queue is what prices decisions, so it is that of the endpoints which can be chosen.
+	chosen := w.r.Decide(t.Context(), given("llama", run(500, 40_000))).Endpoint
+	w.pass(time.Second)
+	both := w.gauge(reg, "kvsteer_router_prefill_queue")
+	w.drain(map[string]string{a: address(1), address(1): a}[chosen])
+	if one := w.gauge(reg, "kvsteer_router_prefill_queue"); both <= 0 || one != 2*both {
+		t.Errorf("prefill queue %v of two endpoints, %v of the busy one", both, one)
+	}
+
 	w.sources[a].Describe(subscriber.Description{Problem: subscriber.ProblemMirrorFull})
 	if n, err := testutil.GatherAndCount(reg, "kvsteer_router_endpoint_problem"); err != nil || n != 1 {
 		t.Errorf("%d problem series, error %v", n, err)
@@ -64,4 +73,20 @@ kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="exact"} 80
 			t.Errorf("%s: %d series after Close, error %v", name, n, err)
 		}
 	}
+}
+
+// gauge is the value of the one series of a name.
+func (w *world) gauge(reg *prometheus.Registry, name string) float64 {
+	w.t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name && len(f.GetMetric()) == 1 {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	w.t.Fatalf("not one series %s", name)
+	return 0
 }

@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -52,16 +56,16 @@ func settled(t *testing.T, site *lab.Site) (goroutines float64) {
 }
 
 // requireSettled waits until nothing that the site did is left: streams, bytes, charges, requests on engines and in Envoy, goroutines.
-func requireSettled(t *testing.T, site *lab.Site, goroutines float64) {
+func requireSettled(t *testing.T, site *lab.Site, most float64) {
 	t.Helper()
 	var left string
 	defer func() {
 		if left != "" {
-			t.Logf("left over: %s", left)
+			t.Logf("left over: %s\n%s", left, goroutines(site))
 		}
 	}()
 	eventually(t, "nothing is left over", func() bool {
-		left = leftOver(t.Context(), site, goroutines)
+		left = leftOver(t.Context(), site, most)
 		return left == ""
 	})
 	for _, name := range []string{"kvsteer_extproc_panics_total", "kvsteer_extproc_invalid_endpoints_total"} {
@@ -69,6 +73,34 @@ func requireSettled(t *testing.T, site *lab.Site, goroutines float64) {
 			t.Errorf("%s is %v", name, n)
 		}
 	}
+}
+
+// goroutines tells what the router is doing, by place in the code: its bundle has a profile.
+func goroutines(site *lab.Site) string {
+	resp, err := http.Get(site.RouterAdmin + "/api/v1/bundle")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	unpacked, err := gzip.NewReader(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	files := tar.NewReader(unpacked)
+	for {
+		header, err := files.Next()
+		if err != nil {
+			return err.Error()
+		}
+		if path.Base(header.Name) == "goroutines.txt" {
+			break
+		}
+	}
+	text, err := io.ReadAll(files)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // leftOver names the first thing that is not back to where it began, "" when all is.

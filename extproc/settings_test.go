@@ -14,7 +14,7 @@ import (
 
 func TestReady(t *testing.T) {
 	ready := make(chan struct{})
-	r := run(t, listenTCP(t), Options{Decider: always(decided()), Ready: ready, Notice: 300 * time.Millisecond})
+	r := run(t, listenTCP(t), Options{Decider: always(decided()), Ready: ready})
 	checks := healthpb.NewHealthClient(r.conn)
 	is := func(service string, want healthpb.HealthCheckResponse_ServingStatus) bool {
 		resp, err := checks.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
@@ -33,8 +33,21 @@ func TestReady(t *testing.T) {
 	for _, s := range services {
 		eventually(t, "SERVING", func() bool { return is(s, healthpb.HealthCheckResponse_SERVING) })
 	}
+
+	// Whoever watches is told before the connection ends.
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	watch, err := checks.Watch(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := watch.Recv(); err != nil || resp.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Fatalf("watched: %v, error %v", resp, err)
+	}
 	r.stop()
-	eventually(t, "NOT_SERVING at the end", func() bool { return is("", healthpb.HealthCheckResponse_NOT_SERVING) })
+	if resp, err := watch.Recv(); err != nil || resp.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("watched at the end: %v, error %v", resp, err)
+	}
 }
 
 // A stop before it is ready ends as any other.

@@ -17,7 +17,7 @@ import (
 
 // restartKeys are the keys whose change waits for a restart: listeners and how they speak, what the index is made for, and how engines
 // are spoken to. restart gives each its value of before.
-var restartKeys = []string{"listen", "tls", "insecure", "admin", "index", "engines"}
+var restartKeys = []string{"listen", "tls", "insecure", "reflection", "admin", "index", "engines"}
 
 // maxNamed bounds the keys that a log line names.
 const maxNamed = 20
@@ -174,7 +174,8 @@ func (r *reloads) restrain(next *config.Config, done *report) {
 		}
 	}
 	was := r.current
-	next.Listen, next.TLS, next.Insecure, next.Admin, next.Index, next.Engines = was.Listen, was.TLS, was.Insecure, was.Admin, was.Index, was.Engines
+	next.Listen, next.TLS, next.Insecure, next.Reflection = was.Listen, was.TLS, was.Insecure, was.Reflection
+	next.Admin, next.Index, next.Engines = was.Admin, was.Index, was.Engines
 	// gRPC's bound of a message is that of the start.
 	if most := config.Size(r.service.extproc.MaxBody()); next.Limits.Body > most {
 		next.Limits.Body = most

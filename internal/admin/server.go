@@ -26,7 +26,7 @@ const maxConns = 256
 type Viewer interface {
 	State() router.State
 	// Recent returns at most n of the latest decisions, the newest first.
-	Recent(n int) []router.Record
+	Recent(n int) []router.PastDecision
 }
 
 // Control carries out commands. Its errors are for people.

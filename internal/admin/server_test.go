@@ -40,11 +40,11 @@ func check(t testing.TB, err error) {
 
 // fleet is a router that only keeps what it is told.
 type fleet struct {
-	mu      sync.Mutex
-	state   router.State
-	records []router.Record
-	calls   []string
-	fails   error
+	mu    sync.Mutex
+	state router.State
+	past  []router.PastDecision
+	calls []string
+	fails error
 }
 
 func newFleet() *fleet {
@@ -56,7 +56,7 @@ func newFleet() *fleet {
 			}},
 			{Name: "code", Models: []string{"coder"}, Mode: router.ModeOff, Percent: 100},
 		}},
-		records: []router.Record{
+		past: []router.PastDecision{
 			{
 				Time: time.Unix(1_800_000_000, 0).UTC(), Duration: 1500 * time.Microsecond,
 				Decision: router.Decision{ID: "r-2", Pool: "chat", Endpoint: "10.0.0.11:8000", Rung: router.RungExact, Reason: router.ReasonPrefix, Matched: 64, Prompt: 70},
@@ -72,7 +72,7 @@ func (f *fleet) State() router.State {
 	return f.state
 }
 
-func (f *fleet) Recent(n int) []router.Record { return f.records[:min(n, len(f.records))] }
+func (f *fleet) Recent(n int) []router.PastDecision { return f.past[:min(n, len(f.past))] }
 
 func (f *fleet) call(parts ...string) error {
 	f.mu.Lock()

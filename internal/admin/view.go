@@ -14,7 +14,7 @@ const (
 	maxDecisions = 1000 // what a router keeps
 )
 
-// decision is a router.Record as tools read it.
+// decision is a router.PastDecision as tools read it.
 type decision struct {
 	Time     time.Time     `json:"time"`
 	ID       string        `json:"id"`
@@ -29,7 +29,7 @@ type decision struct {
 	Seconds  float64       `json:"seconds"`       // taken by the decision
 }
 
-func decisions(all []router.Record) []decision {
+func decisions(all []router.PastDecision) []decision {
 	out := make([]decision, len(all))
 	for i, r := range all {
 		d := r.Decision

@@ -28,7 +28,7 @@
 //   - they have not been used for Limits.Lifetime (cause "lifetime");
 //   - the endpoint went down, was drained, reset or removed (cause "forgotten").
 //
-// A prompt longer than the endpoint's room is remembered from its beginning as far as there is room. A block takes about 100 bytes for each
+// A prompt longer than the endpoint's room is remembered from its beginning as far as there is room. A block takes about 75 bytes for each
 // endpoint that was sent it.
 //
 // # Concurrency

@@ -18,7 +18,7 @@ type Endpoint struct {
 	pool    string
 	address string
 
-	life   atomic.Uint64                // of the endpoint's process, see Learn
+	life   atomic.Uint64                // of the endpoint's engine, see Learn
 	slot   atomic.Pointer[kvindex.Slot] // nil while nothing is held
 	oldest atomic.Int64                 // last use of the list's last key, Unix nanoseconds; meaningful while slot is not nil
 	blocks atomic.Int64                 // of list
@@ -57,8 +57,8 @@ func (e *Endpoint) tidy(life uint64, before int64) {
 	e.settle()
 }
 
-// Learn notes that a prompt with these keys, first key first, is sent to the endpoint. life counts how often the endpoint was seen to go down
-// before: whatever an earlier process held is forgotten, and a late call for an earlier one does nothing.
+// Learn notes that a prompt with these keys, first key first, is sent to the endpoint. life numbers the lives of its
+// engine: whatever an earlier one held is forgotten, and a late call for an earlier one does nothing.
 func (e *Endpoint) Learn(keys []uint64, life uint64, l Limits, now time.Time) {
 	room, cause := l.Blocks, causeCapacity
 	if share := e.index.share(); share < room {
@@ -122,7 +122,7 @@ func (e *Endpoint) Close() {
 // Blocks is how many keys are held.
 func (e *Endpoint) Blocks() int { return int(e.blocks.Load()) }
 
-// renew forgets what an earlier process was sent, and reports whether life is the current one.
+// renew forgets what was sent in an earlier life, and reports whether life is the current one.
 func (e *Endpoint) renew(life uint64) bool {
 	if known := e.life.Load(); life > known {
 		e.clear()

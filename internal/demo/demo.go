@@ -77,14 +77,14 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 	var arms []Arm
 	var kept *lab.Site
 	for _, arm := range sites {
-		site, err := l.StartSite(limit, arm)
+		site, err := l.StartSite(limit, arm.SiteOptions)
 		if err != nil {
 			return portHint(limit, err, o.Port, ports(sites))
 		}
 		if kept == nil {
 			kept = site
 		}
-		show := progress(o.Out, arm.Name, total)
+		show := progress(o.Out, arm.title, total)
 		all := play(limit, site, model, script, show.done)
 		show.end()
 		if limit.Err() != nil {
@@ -94,7 +94,7 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 		if err != nil {
 			return err
 		}
-		arms = append(arms, summarise(arm.Name, all, site.Engines, perEndpoint(entries)))
+		arms = append(arms, summarise(arm.title, all, site.Engines, perEndpoint(entries)))
 	}
 	fmt.Fprintln(o.Out)
 	if err := table(o.Out, arms); err != nil {
@@ -125,15 +125,21 @@ round-robin        Envoy alone
 Prompt tokens from cache are the engines' own report. Each arm had engines of its own that started empty.
 `
 
+// armSite is the site of an arm. Its title is what people read; the site's own name stands in the path of a socket, which has to be short.
+type armSite struct {
+	title string
+	lab.SiteOptions
+}
+
 // sites are the arms; the first is the one that --keep leaves running.
-func sites(port int, version string) []lab.SiteOptions {
+func sites(port int, version string) []armSite {
 	pool := lab.PoolOptions{Name: "chat", Model: model, Engines: engines, Args: engineArgs}
 	silent := pool
 	silent.Silent = true
-	all := []lab.SiteOptions{
-		{Name: "kvsteer", Pools: []lab.PoolOptions{pool}, EnvoyVersion: version},
-		{Name: "no-engine-changes", Pools: []lab.PoolOptions{silent}, EnvoyVersion: version},
-		{Name: "round-robin", Pools: []lab.PoolOptions{silent}, RoundRobin: true},
+	all := []armSite{
+		{"kvsteer", lab.SiteOptions{Name: "kvsteer", Pools: []lab.PoolOptions{pool}, EnvoyVersion: version}},
+		{"no-engine-changes", lab.SiteOptions{Name: "silent", Pools: []lab.PoolOptions{silent}, EnvoyVersion: version}},
+		{"round-robin", lab.SiteOptions{Name: "round-robin", Pools: []lab.PoolOptions{silent}, RoundRobin: true}},
 	}
 	for i := range all {
 		all[i].BasePort = port + ports(all[:i])
@@ -142,7 +148,7 @@ func sites(port int, version string) []lab.SiteOptions {
 }
 
 // ports is how many ports sites take together.
-func ports(sites []lab.SiteOptions) int {
+func ports(sites []armSite) int {
 	n := 0
 	for _, s := range sites {
 		n += s.Ports()

@@ -1,12 +1,13 @@
 // Package openai reads the bodies of OpenAI-style inference requests as far as a router needs them, and the two bodies of the
 // engine's POST /tokenize.
 //
-// Parse never fails. What it cannot key exactly carries a Reason from a closed set, and the request is then routed by load: a
-// prompt is keyed exactly or not at all, never guessed at. The model name is extracted from every body that is JSON.
+// Parse never fails. What it cannot key exactly carries a Reason from a closed set: the tokens of a prompt are known or not, never guessed
+// at. The model name is extracted from every body that is JSON. [Request.WriteText] gives the text of a prompt, also of some with a
+// Reason, to those who match by text.
 //
 //	r := openai.Parse(openai.Meta{Method: "POST", Path: "/v1/completions?x=1"}, body, openai.Limits{})
 //	switch {
-//	case r.Reason != "":              // route by load
+//	case r.Reason != "":              // route by load, or by r.WriteText
 //	case r.Form == openai.Tokens:     // r.Tokens are the prompt
 //	default:                          // ask /tokenize with openai.AppendTokenize(nil, model, &r)
 //	}

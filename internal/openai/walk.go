@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
@@ -43,9 +44,14 @@ func (w *walk) next() bool {
 	return c != 0
 }
 
-// key returns an object's key as it is written, without quotes, and steps over the colon.
+// key returns an object's key without quotes, its escapes undone as the scanner's key does, and steps over the colon.
 func (w *walk) key() []byte {
+	w.space()
+	start := w.pos
 	key, _ := w.str()
+	if bytes.IndexByte(key, '\\') >= 0 {
+		key = appendText(nil, w.data[start:w.pos])
+	}
 	if w.space() == ':' {
 		w.pos++
 	}

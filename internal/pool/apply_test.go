@@ -259,3 +259,35 @@ func TestApplyBesideLookups(t *testing.T) {
 		}
 	}
 }
+
+// An engine has another life after each time that it was down, and after each time that it was told to drain.
+func TestLife(t *testing.T) {
+	s := newSet(t, Options{Pools: []Config{with(one, two)}})
+	e := find(s, "chat", one)
+	down := func() { e.change(func(h health) health { return h.failed(true) }) }
+	for _, st := range []struct {
+		name string
+		do   func()
+		want uint64
+	}{
+		{"one failed probe", func() { e.change(func(h health) health { return h.failed(false) }) }, 0},
+		{"down", down, 1},
+		{"still down", down, 1},
+		{"back", func() { e.change(func(h health) health { return h.ok(time.Now()) }) }, 1},
+		{"not draining, and told not to", func() { e.Drain(false) }, 1},
+		{"drained", func() { e.Drain(true) }, 2},
+		{"drained twice", func() { e.Drain(true) }, 2},
+		{"taken back", func() { e.Drain(false) }, 2},
+		{"drained by the configuration", func() {
+			c := with(one, two)
+			c.Draining = []string{one}
+			if err := s.Apply([]Config{c}); err != nil {
+				t.Fatal(err)
+			}
+		}, 3},
+	} {
+		if st.do(); e.Life() != st.want {
+			t.Errorf("%s: life %d, want %d", st.name, e.Life(), st.want)
+		}
+	}
+}

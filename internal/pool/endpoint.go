@@ -13,7 +13,7 @@ type Endpoint struct {
 
 	// What readers see.
 	up       atomic.Bool
-	downs    atomic.Uint64 // how often state has become down
+	life     atomic.Uint64
 	suspect  atomic.Bool
 	draining atomic.Bool
 
@@ -38,8 +38,9 @@ func (e *Endpoint) Addr() string { return e.addr }
 // Healthy says whether requests may be sent to the endpoint.
 func (e *Endpoint) Healthy() bool { return e.up.Load() }
 
-// Downs is how often the endpoint has gone down so far: an engine that was down may have been started anew, with an empty cache.
-func (e *Endpoint) Downs() uint64 { return e.downs.Load() }
+// Life numbers the lives of the endpoint's engine, as far as they can be told from outside: an engine that was down may have been started anew,
+// with an empty cache, and one is drained in order to end it.
+func (e *Endpoint) Life() uint64 { return e.life.Load() }
 
 // Suspect says that requests which were sent to the endpoint ran elsewhere or failed, and that nothing has shown it well since. Such an
 // endpoint is the first choice only where all are suspect.
@@ -52,7 +53,9 @@ func (e *Endpoint) Draining() bool { return e.draining.Load() }
 func (e *Endpoint) Drain(on bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.draining.Store(on)
+	if was := e.draining.Swap(on); on && !was {
+		e.life.Add(1)
+	}
 	e.publish()
 }
 
@@ -109,7 +112,7 @@ func (e *Endpoint) change(f func(health) health) (before, after health) {
 	before = e.state
 	e.state = f(before)
 	if e.state.down && !before.down {
-		e.downs.Add(1)
+		e.life.Add(1)
 	}
 	e.up.Store(!e.state.down)
 	e.suspect.Store(e.state.suspect())

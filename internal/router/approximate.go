@@ -51,7 +51,7 @@ func (r *Router) recall(sc *scratch, f *fleet, req *openai.Request, prompt, long
 	sc.slots, sc.held, sc.at = sc.slots[:0], sc.held[:0], sc.at[:0]
 	for i := range sc.candidates {
 		c := &sc.candidates[i]
-		if slot, ok := c.target.sent.Slot(c.downs, lifetime, watch.last); ok {
+		if slot, ok := c.target.sent.Slot(c.life, lifetime, watch.last); ok {
 			sc.slots = append(sc.slots, slot)
 			sc.held = append(sc.held, kvindex.Held{})
 			sc.at = append(sc.at, i)
@@ -88,7 +88,7 @@ func (r *Router) learn(sc *scratch, f *fleet, adapter string, req *openai.Reques
 		f.ratio.learn(sc.text.Bytes, d.Prompt)
 	}
 	c := &sc.candidates[first]
-	c.target.sent.Learn(sc.text.Keys, c.downs, f.textLimits(), watch.last)
+	c.target.sent.Learn(sc.text.Keys, c.life, f.textLimits(), watch.last)
 	watch.lap(stageLearn)
 }
 

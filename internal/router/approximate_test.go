@@ -194,6 +194,17 @@ func TestApproximateForgets(t *testing.T) {
 			w.recover(endpoint)
 		}, RungLoad},
 		{"the endpoint drains", func(w *world, endpoint string) { w.drain(endpoint) }, RungLoad},
+		{"the endpoint drained, and nothing came meanwhile", func(w *world, endpoint string) {
+			w.drain(endpoint)
+			w.undrain(endpoint)
+		}, RungLoad},
+		{"a configuration that drains the endpoint, and then not", func(w *world, endpoint string) {
+			c := texted(3)
+			c.Draining = []string{endpoint}
+			w.apply(c)
+			w.apply(texted(3))
+		}, RungLoad},
+		{"an undrained endpoint is undrained", func(w *world, endpoint string) { w.undrain(endpoint) }, RungApproximate},
 		{"the endpoint drained once", func(w *world, endpoint string) {
 			w.drain(endpoint)
 			w.sendAlone(Request{Unread: true})

@@ -16,7 +16,7 @@ type candidate struct {
 	slot      kvindex.Slot
 	blockSize int // tokens per block; 0 when the prompt is not matched here
 	extraKeys bool
-	downs     uint64 // how often the endpoint has gone down so far
+	life      uint64 // of the endpoint's engine
 }
 
 // scratch is the memory of one decision, used again by later ones.
@@ -40,13 +40,10 @@ type scratch struct {
 func (sc *scratch) gather(f *fleet) (indexed bool) {
 	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
 	for _, t := range f.all() {
-		if !t.endpoint.Healthy() || t.endpoint.Draining() {
-			if t.sent != nil && t.sent.Blocks() > 0 && t.endpoint.Draining() {
-				t.sent.Forget() // who drains an engine is about to end it
-			}
+		if !t.available() {
 			continue
 		}
-		c := candidate{target: t, endpoint: t.endpoint, downs: t.endpoint.Downs()}
+		c := candidate{target: t, endpoint: t.endpoint, life: t.endpoint.Life()}
 		if s := t.source.Load(); s != nil {
 			if state := s.state.Load(); s.readable(state) {
 				if _, any := s.index.Blocks(state.slot); any > 0 {
@@ -56,7 +53,7 @@ func (sc *scratch) gather(f *fleet) (indexed bool) {
 			}
 		}
 		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{suspect: t.endpoint.Suspect()})
+		sc.standings = append(sc.standings, standing{})
 	}
 	return indexed
 }

@@ -259,40 +259,6 @@ func TestRecordsFeedHealth(t *testing.T) {
 	}
 }
 
-func TestSuspectIsNoFirstChoice(t *testing.T) {
-	w := newWorld(t, Options{}, chat(3))
-	targets := w.r.all()[0].all()
-	prompt := run(1, 10*block)
-	w.hold(address(0), block, plain, prompt)
-	req := given("llama", prompt)
-	check := func(what string, first, second func(i int) bool) {
-		t.Helper()
-		for range 30 {
-			d := w.r.Decide(t.Context(), req)
-			w.r.Complete(answered(d, d.Endpoint))
-			for i, at := range []struct {
-				addr string
-				ok   func(int) bool
-			}{{d.Endpoint, first}, {d.Second, second}} {
-				for e := range targets {
-					if address(e) == at.addr && !at.ok(e) {
-						t.Fatalf("%s: choice %d is endpoint %d", what, i+1, e)
-					}
-				}
-			}
-		}
-	}
-	only := func(n int) func(int) bool { return func(i int) bool { return i == n } }
-	not := func(n int) func(int) bool { return func(i int) bool { return i != n } }
-	check("none suspect", only(0), not(0))
-	targets[0].endpoint.ReportMissed()
-	check("the holder suspect", not(0), not(0))
-	targets[1].endpoint.ReportMissed()
-	check("two suspect", only(2), only(0))
-	targets[2].endpoint.ReportMissed()
-	check("all suspect", only(0), not(0))
-}
-
 // No decision stays open that nobody can end.
 func TestDecisionsWithoutRequestAreNotOpen(t *testing.T) {
 	matched := chat(2)

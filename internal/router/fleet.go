@@ -74,8 +74,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 		f.maxLen.Store(0)
 	}
 	f.targets.Store(&targets)
-	if tokens, _ := p.Cache(); tokens == 0 {
-		for _, t := range targets {
+	tokens, _ := p.Cache()
+	for _, t := range targets {
+		if tokens == 0 || t.endpoint.Draining() {
 			t.forgetSent()
 		}
 	}
@@ -89,6 +90,9 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	}
 	return gone
 }
+
+// available says whether the endpoint can get requests.
+func (t *target) available() bool { return t.endpoint.Healthy() && !t.endpoint.Draining() }
 
 // forgetSent drops what the endpoint was sent: its cache is taken to be empty.
 func (t *target) forgetSent() {
@@ -170,6 +174,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	for i, c := range sc.candidates {
 		c.target.account.advance(now, &f.pace)
 		sc.standings[i].load = c.target.account.load(exact)
+		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() // a tokenizer call may lie between
 	}
 	sc.costs = appendCosts(sc.costs[:0], prompt, sc.standings, w)
 	first = pick(sc.costs, -1, w.near, random)

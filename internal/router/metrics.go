@@ -136,13 +136,13 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 		router:    r,
 		percent:   desc("pool_percent", "Share of the pool's requests that are decided in each mode, in percent.", "mode"),
 		decisions: desc("endpoint_decisions_total", "Decisions whose first choice is the endpoint. In mode observe Envoy was not told.", "endpoint", "mode"),
-		queue:     desc("prefill_queue", "Requests in prefill per healthy endpoint of the pool, averaged over 10 s, as the router reckons them."),
+		queue:     desc("prefill_queue", "Requests in prefill per endpoint of the pool that can get requests, averaged over 10 s, as the router reckons them."),
 		open:      desc("open_decisions", "Decisions whose request is not known to have ended."),
 		expired:   desc("expired_decisions_total", "Decisions whose record did not come within 10 min, or that were the oldest of too many."),
 		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
 		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
-		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.", "endpoint"),
+		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.", "endpoint"),
 		problem:   desc("endpoint_problem", "1 for the problem that keeps the endpoint's blocks from being fully known.", "endpoint", "problem"),
 	}
 }
@@ -170,15 +170,15 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.percent, float64(share), name, mode.String())
 		}
 		loads := f.loads(targets, r.now())
-		var healthy []standing
+		var available []standing
 		for i, t := range targets {
 			addr := t.endpoint.Addr()
 			counter(c.decisions, t.steered.Load(), name, addr, ModeOn.String())
 			counter(c.decisions, t.observed.Load(), name, addr, ModeObserve.String())
 			gauge(c.backlog, loads[i].backlog, name, addr)
 			gauge(c.running, loads[i].running, name, addr)
-			if t.endpoint.Healthy() {
-				healthy = append(healthy, standing{load: loads[i]})
+			if t.available() {
+				available = append(available, standing{load: loads[i]})
 			}
 			s := t.source.Load()
 			if s == nil {
@@ -197,7 +197,7 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 				gauge(c.problem, 1, name, addr, p)
 			}
 		}
-		gauge(c.queue, kappa(healthy), name)
+		gauge(c.queue, kappa(available), name)
 		open, expired := f.openDecisions()
 		gauge(c.open, float64(open), name)
 		counter(c.expired, expired, name)

@@ -33,7 +33,7 @@ kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.2:8000",pool="chat"} 0
 # TYPE kvsteer_router_endpoint_blocks gauge
 kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="any"} 4
 kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="device"} 4
-# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.
+# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.
 # TYPE kvsteer_router_endpoint_matchable gauge
 kvsteer_router_endpoint_matchable{endpoint="10.0.0.1:8000",pool="chat"} 1
 # HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were looked up; in rung approximate, estimated.
@@ -53,6 +53,15 @@ kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="exact"} 80
 	}
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
+	}
+
+	// The queue is what prices decisions, so it is that of the endpoints which can be chosen.
+	chosen := w.r.Decide(t.Context(), given("llama", run(500, 40_000))).Endpoint
+	w.pass(time.Second)
+	both := w.gauge(reg, "kvsteer_router_prefill_queue")
+	w.drain(map[string]string{a: address(1), address(1): a}[chosen])
+	if one := w.gauge(reg, "kvsteer_router_prefill_queue"); both <= 0 || one != 2*both {
+		t.Errorf("prefill queue %v of two endpoints, %v of the busy one", both, one)
 	}
 
 	w.sources[a].Describe(subscriber.Description{Problem: subscriber.ProblemMirrorFull})
@@ -90,4 +99,20 @@ kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="load"} %d
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "kvsteer_router_matched_tokens_total", "kvsteer_router_prompt_tokens_total"); err != nil {
 		t.Error(err)
 	}
+}
+
+// gauge is the value of the one series of a name.
+func (w *world) gauge(reg *prometheus.Registry, name string) float64 {
+	w.t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name && len(f.GetMetric()) == 1 {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	w.t.Fatalf("not one series %s", name)
+	return 0
 }

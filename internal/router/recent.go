@@ -18,33 +18,33 @@ type recent struct {
 type recentPlace struct {
 	mu     sync.Mutex
 	number uint64 // 0: empty
-	record Record
+	past   PastDecision
 }
 
-func (r *recent) add(record Record) {
+func (r *recent) add(past PastDecision) {
 	n := r.last.Add(1)
 	p := &r.places[n%recentSize]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n > p.number { // a slow writer does not replace what came later
-		p.number, p.record = n, record
+		p.number, p.past = n, past
 	}
 }
 
-// newest returns up to n records, newest first.
-func (r *recent) newest(n int) []Record {
+// newest returns up to n decisions, newest first.
+func (r *recent) newest(n int) []PastDecision {
 	last := r.last.Load()
-	records := make([]Record, 0, max(0, min(n, recentSize, int(min(last, recentSize)))))
-	for i := range uint64(cap(records)) {
+	past := make([]PastDecision, 0, max(0, min(n, recentSize, int(min(last, recentSize)))))
+	for i := range uint64(cap(past)) {
 		p := &r.places[(last-i)%recentSize]
 		p.mu.Lock()
 		if p.number == last-i { // else it is not written yet, or a later one is
-			records = append(records, p.record)
+			past = append(past, p.past)
 		}
 		p.mu.Unlock()
 	}
-	return records
+	return past
 }
 
 // Recent returns the last n decisions, newest first; there are at most 1,000.
-func (r *Router) Recent(n int) []Record { return r.recent.newest(n) }
+func (r *Router) Recent(n int) []PastDecision { return r.recent.newest(n) }

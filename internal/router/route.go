@@ -20,7 +20,7 @@ func (r *Router) Decide(ctx context.Context, req Request) Decision {
 	d := r.decide(ctx, req, sc, &watch)
 	took := watch.stop()
 	r.m.decided(d)
-	r.recent.add(Record{Time: watch.begin, Duration: took, Decision: d})
+	r.recent.add(PastDecision{Time: watch.begin, Duration: took, Decision: d})
 	return d
 }
 

@@ -111,6 +111,9 @@ func (r *Router) Drain(endpoint string, on bool) error {
 		return fmt.Errorf("drain endpoint %q: %w", endpoint, ErrUnknown)
 	}
 	t.endpoint.Drain(on)
+	if on {
+		t.forgetSent() // whoever drains an engine is about to end it
+	}
 	return nil
 }
 

@@ -317,7 +317,7 @@ func TestApplyBesideDecisions(t *testing.T) {
 		w.r.Sources()
 		for _, r := range w.r.Recent(20) {
 			if r.Decision.ID == "" {
-				t.Error("a record of nothing")
+				t.Error("a past decision of nothing")
 			}
 		}
 	})

@@ -25,7 +25,7 @@ type PoolState struct {
 type EndpointState struct {
 	Address  string `json:"address"`
 	Healthy  bool   `json:"healthy"`
-	Suspect  bool   `json:"suspect"`  // a request sent there ran elsewhere, and no probe has been good since
+	Suspect  bool   `json:"suspect"`  // no first choice; see [pool.Endpoint.Suspect]
 	Draining bool   `json:"draining"` // gets no new requests
 
 	Events       bool   `json:"events"`            // has an event source
@@ -42,8 +42,8 @@ type EndpointState struct {
 	Memory  float64 `json:"memory_tokens"`  // tokens of running and recent requests
 }
 
-// Record is one decision of the past.
-type Record struct {
+// PastDecision is one decision that was made.
+type PastDecision struct {
 	Time     time.Time
 	Duration time.Duration // of making it
 	Decision Decision

@@ -2,6 +2,7 @@ package router
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -200,5 +201,31 @@ func TestSuspectIsNeverFirst(t *testing.T) {
 	suspect(0)
 	if d := w.r.Decide(t.Context(), given("llama", prompt)); d.Endpoint != address(2) || d.Second != address(1) {
 		t.Errorf("with all suspect: %+v", d)
+	}
+}
+
+// What comes to light while token ids are asked for counts too.
+func TestSuspectDuringTheDecision(t *testing.T) {
+	prompt := tokensOf(`"` + strings.Repeat("word ", 100) + `"`)
+	req := completion(`"model":"llama","prompt":"` + strings.Repeat("word ", 100) + `"`)
+	for _, tt := range []struct {
+		name string
+		do   func(w *world)
+		want bool // the holder is chosen
+	}{
+		{"nothing", func(*world) {}, true},
+		{"the other one is suspect", func(w *world) { w.r.target(address(1)).endpoint.ReportMissed() }, true},
+		{"the holder is suspect", func(w *world) { w.r.target(address(0)).endpoint.ReportMissed() }, false},
+		{"the holder drains", func(w *world) { w.drain(address(0)) }, false},
+		{"both drain", func(w *world) { w.drain(address(0), address(1)) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, Options{}, chat(2))
+			w.hold(address(0), block, plain, prompt)
+			w.words.during = func() { tt.do(w) }
+			if d := w.r.Decide(t.Context(), req); (d.Endpoint == address(0)) != tt.want || d.Rung != RungExact || w.words.count() != 1 {
+				t.Errorf("decision %+v", d)
+			}
+		})
 	}
 }

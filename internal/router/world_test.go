@@ -219,6 +219,7 @@ type words struct {
 	last   tokenize.Call
 	errs   map[string]error // by endpoint; "" for all
 	hang   bool             // until ctx ends
+	during func()           // what happens during each call
 	maxLen int
 }
 
@@ -230,6 +231,9 @@ func (f *words) Tokens(ctx context.Context, c tokenize.Call) (tokenize.Result, e
 		err = f.errs[""]
 	}
 	f.mu.Unlock()
+	if f.during != nil {
+		f.during()
+	}
 	if hang {
 		<-ctx.Done()
 		outcome := tokenize.Timeout

@@ -18,7 +18,7 @@ import (
 // TestStopLeavesNothing runs a whole service with TLS, a token and events, changes its configuration, and holds that no goroutine of it is
 // left when run has returned.
 func TestStopLeavesNothing(t *testing.T) {
-	a := startEngine(t)
+	const dialling, listening = `{address: "127.0.0.1:9", events: {dial: "tcp://127.0.0.1:9"}}`, `{address: "127.0.0.1:10", events: {listen: "tcp://127.0.0.1:0"}}`
 	ignore := goleak.IgnoreCurrent()
 	dir := t.TempDir()
 	authority, err := lab.NewAuthority(dir, "ca")
@@ -41,7 +41,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		}
 	}
 	write(token, "a-token-of-many-letters")
-	write(path, head+site(dialled(a, ""), "address: 127.0.0.1:9"))
+	write(path, head+site(dialling, listening))
 	cfg, err := config.Load(path)
 	if err != nil {
 		t.Fatal(err)
@@ -53,10 +53,11 @@ func TestStopLeavesNothing(t *testing.T) {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- r.service.run(ctx) }()
-	r.until("the engine is connected", func() bool { return r.endpoint(a.Addr()).Connected })
-	r.until("it is serving", func() bool { return strings.Contains(log.String(), "msg=serving") })
+	r.until("it is serving and listens for events", func() bool {
+		return strings.Contains(log.String(), "msg=serving") && strings.Contains(log.String(), "waiting for the engine")
+	})
 	// Another subscriber, another tokenizer, one endpoint less.
-	r.change(head + "tokenize: {concurrency: 3}\n" + site(dialled(a, `, topic: "kv"`)))
+	r.change(head + "tokenize: {concurrency: 3}\n" + site(strings.Replace(dialling, "dial:", "topic: kv, dial:", 1)))
 	r.reread()
 	stop()
 	if err := <-done; err != nil {

@@ -74,7 +74,7 @@ func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
 		write = report.WriteJSON
 	}
 	if err := write(out); err != nil {
-		return err
+		return cannotLook(err) // not the status of findings
 	}
 	if !report.Sound() {
 		return &exitError{exitFindings, nil}

@@ -178,3 +178,45 @@ func TestDashboardMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestDashboardShowsAll holds that each metric of the router is shown by a panel, or left out for a reason.
+func TestDashboardShowsAll(t *testing.T) {
+	leftOut := map[string]string{
+		"kvsteer_config_last_reload_timestamp_seconds": "when the configuration changed is seen in Reloads",
+		"kvsteer_extproc_access_log_streams_total":     "streams end with their Envoy; open ones are shown",
+		"kvsteer_extproc_decisions_total":              "reasons say more than kinds",
+		"kvsteer_extproc_passthrough_streams_total":    "an outcome in Streams by outcome",
+		"kvsteer_index_full_slots":                     "the problem index_full of the endpoint",
+		"kvsteer_index_sets":                           "nothing to do about it; in the index's bytes",
+		"kvsteer_index_slots":                          "the number of endpoints with events",
+		"kvsteer_subscriber_connections_total":         "resets by cause disconnect",
+		"kvsteer_subscriber_problem":                   "among the router's problems of the endpoint",
+		"kvsteer_tokenize_cache_entries":               "its bytes are what is bounded",
+	}
+	shown := map[string]bool{}
+	for _, p := range readDashboard(t).queries() {
+		for _, q := range p.Targets {
+			for _, name := range metricName.FindAllString(q.Expr, -1) {
+				shown[name] = true
+			}
+		}
+	}
+	documented := regexp.MustCompile("(?m)^\\| `(kvsteer_\\w+)` \\|").FindAllStringSubmatch(read(t, "../docs/metrics.md"), -1)
+	if len(documented) < 50 {
+		t.Fatalf("only %d metrics are documented", len(documented))
+	}
+	for _, m := range documented {
+		name := m[1]
+		seen := shown[name] || shown[name+"_bucket"] || shown[name+"_count"]
+		switch why := leftOut[name]; {
+		case !seen && why == "":
+			t.Errorf("no panel shows %s", name)
+		case seen && why != "":
+			t.Errorf("%s is shown, and said to be left out", name)
+		}
+		delete(leftOut, name)
+	}
+	for name := range leftOut {
+		t.Errorf("%s is left out, and no metric", name)
+	}
+}

@@ -36,8 +36,8 @@ func TestDashboardsLive(t *testing.T) {
 	checkRules(t, prom, began)
 }
 
-// startSite starts a router that speaks TLS, and two pools: chat is steered, old is observed and has an engine of a release that cannot
-// tell salted blocks.
+// startSite starts a router that speaks TLS, and three pools: chat is steered, old is observed and has an engine of a release that cannot
+// tell salted blocks, text has engines that announce nothing.
 func startSite(t *testing.T) *lab.Site {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kvs") // t.TempDir's path is too long for a Unix socket
@@ -67,6 +67,7 @@ func startSite(t *testing.T) *lab.Site {
 		Pools: []lab.PoolOptions{
 			{Name: "chat", Model: "sim", Match: "{host: chat.test}", Engines: 3, Args: quick},
 			{Name: "old", Model: "old", Match: "{host: old.test}", Config: "mode: observe", Engines: 1, Args: append(quick[:len(quick):len(quick)], "--events-format", "old-array")},
+			{Name: "text", Model: "text", Match: "{host: text.test}", Config: "approximate: {cache_tokens: 4000}", Engines: 2, Args: quick, Silent: true},
 		},
 	})
 	if err != nil {
@@ -234,6 +235,8 @@ func trouble(t *testing.T, site *lab.Site, prom *prometheus) {
 			t.Fatal(err)
 		}
 	}
+	seen("a pool without event sources is matched by text", `rate(kvsteer_router_matched_tokens_total{pool="text", rung="approximate"}[10s]) > 0`)
+	seen("what was sent longer ago than its cache holds is dropped", `rate(kvsteer_approx_dropped_blocks_total{cause="capacity"}[10s]) > 0`)
 	must(site.Pause())
 	seen("a hung router is waited for", `rate(envoy_http_ext_proc_message_timeouts[10s]) > 0`)
 	must(site.Resume())
@@ -245,7 +248,7 @@ func trouble(t *testing.T, site *lab.Site, prom *prometheus) {
 	engine.Kill()
 	seen("a dead endpoint is taken out", `kvsteer_pool_endpoint_up == 0`)
 	must(engine.Restart(ctx))
-	seen("it comes back", `sum(kvsteer_pool_endpoint_up) == 4`)
+	seen("it comes back", `sum(kvsteer_pool_endpoint_up) == 6`)
 	seen("what was known of it was forgotten", `increase(kvsteer_subscriber_resets_total{cause="disconnect"}[30s]) > 0`)
 	for _, expr := range []string{`kvsteer_admin_commands_total > 0`, `increase(kvsteer_admin_commands_total[10s]) > 0`} { // a series begins with its first event
 		for _, command := range []string{"drain", "undrain"} {
@@ -275,7 +278,7 @@ func post(ctx context.Context, url string) error {
 	return err
 }
 
-// converse sends conversations to both pools, and now and then what cannot be steered.
+// converse sends conversations to all pools, and now and then what cannot be steered.
 func converse(ctx context.Context, site *lab.Site, seed int) {
 	client := site.Client()
 	defer client.Close()
@@ -286,6 +289,9 @@ func converse(ctx context.Context, site *lab.Site, seed int) {
 			messages = append(messages, lab.Message{Role: "user", Content: fmt.Sprint("conversation ", n, " turn ", turn, " ", words)})
 			reply := client.Chat(ctx, lab.ChatRequest{Model: "sim", Host: "chat.test", Messages: messages, MaxTokens: 24})
 			messages = append(messages, lab.Message{Role: "assistant", Content: reply.Text})
+		}
+		for turns := 2; turns <= len(messages); turns += 2 {
+			client.Chat(ctx, lab.ChatRequest{Model: "text", Host: "text.test", Messages: messages[:turns], MaxTokens: 24})
 		}
 		client.Chat(ctx, lab.ChatRequest{Model: "old", Host: "old.test", Messages: messages[:2], MaxTokens: 24})
 		client.Chat(ctx, lab.ChatRequest{Model: "sim", Host: "chat.test", Messages: messages[1:2], MaxTokens: 1})

@@ -169,3 +169,20 @@ func TestRuleMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestRunbookPanels holds that the panels that the runbook names, in italics, are on the dashboard.
+func TestRunbookPanels(t *testing.T) {
+	titles := map[string]bool{}
+	for _, p := range readDashboard(t).Panels {
+		titles[p.Title] = true
+	}
+	named := regexp.MustCompile(`(?:^|[^*])\*([A-Z][^*]+)\*(?:[^*]|$)`).FindAllStringSubmatch(read(t, "../docs/operations.md"), -1)
+	if len(named) < 10 {
+		t.Fatalf("only %d panels are named", len(named))
+	}
+	for _, m := range named {
+		if title := strings.Join(strings.Fields(m[1]), " "); !titles[title] {
+			t.Errorf("the dashboard has no panel %q", title)
+		}
+	}
+}

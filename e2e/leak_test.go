@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
@@ -52,16 +56,16 @@ func settled(t *testing.T, site *lab.Site) (goroutines float64) {
 }
 
 // requireSettled waits until nothing that the site did is left: streams, bytes, charges, requests on engines and in Envoy, goroutines.
-func requireSettled(t *testing.T, site *lab.Site, goroutines float64) {
+func requireSettled(t *testing.T, site *lab.Site, most float64) {
 	t.Helper()
 	var left string
 	defer func() {
 		if left != "" {
-			t.Logf("left over: %s", left)
+			t.Logf("left over: %s\n%s", left, goroutines(site))
 		}
 	}()
 	eventually(t, "nothing is left over", func() bool {
-		left = leftOver(t.Context(), site, goroutines)
+		left = leftOver(t.Context(), site, most)
 		return left == ""
 	})
 	for _, name := range []string{"kvsteer_extproc_panics_total", "kvsteer_extproc_invalid_endpoints_total"} {
@@ -69,6 +73,28 @@ func requireSettled(t *testing.T, site *lab.Site, goroutines float64) {
 			t.Errorf("%s is %v", name, n)
 		}
 	}
+}
+
+// goroutines tells what the router is doing, by place in the code.
+func goroutines(site *lab.Site) string {
+	resp, err := http.Get(site.RouterAdmin + "/api/v1/bundle")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	bundle, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return err.Error()
+	}
+	text, err := fs.ReadFile(bundle, "goroutines.txt")
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // leftOver names the first thing that is not back to where it began, "" when all is.

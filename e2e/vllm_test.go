@@ -28,7 +28,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,35 +63,8 @@ func vllmSettings(t *testing.T) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// TestVLLMExample runs the shell blocks of examples/vllm-cpu/README.md that it is named at, one after the other, in one shell.
-func TestVLLMExample(t *testing.T) {
-	var script strings.Builder
-	for _, b := range docBlocks(t) {
-		if b.mark == "tried by: TestVLLMExample" {
-			script.WriteString(b.text)
-		}
-	}
-	shell := startCommand(t, "..", []string{"ENVOY=" + binaries.envoy[envoyNewest]}, "bash", "-e", "-u", "-o", "pipefail", "-c", script.String())
-	if status := shell.wait(t, 30*time.Minute); status != 0 {
-		t.Fatalf("exit status %d", status)
-	}
-	shell.requireGone(t, 30*time.Second)
-	cached := regexp.MustCompile(`"cached_tokens":(\d+)`).FindAllStringSubmatch(shell.text(), -1)
-	matched := regexp.MustCompile(`"matched_tokens":(\d+)`).FindAllStringSubmatch(shell.text(), -1)
-	if len(cached) != 4 || len(matched) < 3 {
-		t.Fatalf("cached tokens %q, matched tokens %q", cached, matched)
-	}
-	for i, want := range []bool{false, true, false, true} { // the adapter's blocks are its own
-		if got := cached[i][1]; (got != "0") != want {
-			t.Errorf("answer %d: %s tokens cached, want some: %v", i, got, want)
-		}
-	}
-	for _, i := range []int{1, 3} {
-		if got := matched[len(matched)-4+i][1]; got != cached[i][1] {
-			t.Errorf("answer %d: %s tokens matched, %s cached", i, got, cached[i][1])
-		}
-	}
-}
+// TestVLLMExample runs the commands of the example's README.
+func TestVLLMExample(t *testing.T) { runVLLMExample(t, 30*time.Minute) }
 
 // vllmSite is a router and an Envoy before the engines that the environment names.
 type vllmSite struct {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,28 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	if len(report.Checks) < 30 {
 		t.Errorf("only %d checks", len(report.Checks))
 	}
+}
+
+// TestVLLMExampleSimulated runs the commands of the example's README with simulated engines under the name of vllm. It is not parallel
+// to others, since those commands build bin/kvsteer.
+func TestVLLMExampleSimulated(t *testing.T) {
+	programs, err := filepath.Abs("testdata/simulated-vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	for _, folder := range []string{"venv", "model/lora/adapter-a"} {
+		if err := os.MkdirAll(filepath.Join(home, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(home, "model/config.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(programs, filepath.Join(home, "venv/bin")); err != nil {
+		t.Fatal(err)
+	}
+	runVLLMExample(t, 5*time.Minute, "KVSTEER="+binaries.kvsteer, "KVSTEER_VLLM_VENV="+home+"/venv", "KVSTEER_VLLM_MODEL="+home+"/model")
 }
 
 // exampleOnFreePorts is the folder of examples/vllm-cpu with other ports in its configuration.
@@ -96,4 +119,35 @@ func runVLLMDemo(t *testing.T, example string, conversations int, limit time.Dur
 		t.Fatal(err)
 	}
 	return report, run.text()
+}
+
+// runVLLMExample runs the shell blocks of examples/vllm-cpu/README.md that TestVLLMExample is named at, one after the other, in one shell.
+func runVLLMExample(t *testing.T, limit time.Duration, environment ...string) {
+	t.Helper()
+	var script strings.Builder
+	for _, b := range docBlocks(t) {
+		if b.mark == "tried by: TestVLLMExample" {
+			script.WriteString(b.text)
+		}
+	}
+	shell := startCommand(t, "..", append(environment, "ENVOY="+binaries.envoy[envoyNewest]), "bash", "-e", "-u", "-o", "pipefail", "-c", script.String())
+	if status := shell.wait(t, limit); status != 0 {
+		t.Fatalf("exit status %d", status)
+	}
+	shell.requireGone(t, 30*time.Second)
+	cached := regexp.MustCompile(`"cached_tokens":(\d+)`).FindAllStringSubmatch(shell.text(), -1)
+	matched := regexp.MustCompile(`"matched_tokens":(\d+)`).FindAllStringSubmatch(shell.text(), -1)
+	if len(cached) != 4 || len(matched) < 3 {
+		t.Fatalf("cached tokens %q, matched tokens %q", cached, matched)
+	}
+	for i, want := range []bool{false, true, false, true} { // the adapter's blocks are its own
+		if got := cached[i][1]; (got != "0") != want {
+			t.Errorf("answer %d: %s tokens cached, want some: %v", i, got, want)
+		}
+	}
+	for _, i := range []int{1, 3} {
+		if got := matched[len(matched)-4+i][1]; got != cached[i][1] {
+			t.Errorf("answer %d: %s tokens matched, %s cached", i, got, cached[i][1])
+		}
+	}
 }

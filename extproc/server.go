@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
 
 	"github.com/kvsteer/kvsteer/internal/router"
 )
@@ -88,6 +89,9 @@ type Options struct {
 	// comes. Default nil: from the start.
 	Ready <-chan struct{}
 
+	// Reflection serves gRPC reflection too, which describes the services to whoever reaches the listener. Default: not.
+	Reflection bool
+
 	// TLS is what connections must speak, as package tlsfiles makes it. Default: clear text, for Unix sockets and loopback.
 	TLS *tls.Config
 
@@ -106,6 +110,7 @@ type Server struct {
 	ready     <-chan struct{} // nil for at once
 	mostBody  int64
 	tls       *tls.Config // nil: clear text
+	reflect   bool
 	log       *slog.Logger
 	metrics   *Metrics
 	account   *account
@@ -137,6 +142,7 @@ func New(o Options) (*Server, error) {
 		ready:     o.Ready,
 		mostBody:  o.MaxBody,
 		tls:       o.TLS,
+		reflect:   o.Reflection,
 		log:       o.Log,
 		metrics:   o.Metrics,
 		account:   newAccount(o.MaxBody, o.MaxTotal, o.Metrics.held),
@@ -172,6 +178,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	checks := health.NewServer()
 	checks.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(g, checks)
+	if s.reflect {
+		reflection.Register(g)
+	}
 	ready := s.ready
 	if ready != nil {
 		checks.Shutdown() // NOT_SERVING until Resume

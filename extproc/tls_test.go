@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
@@ -238,6 +240,31 @@ func TestRotationUnderLoad(t *testing.T) {
 	stop()
 	if err := <-watched; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReflection holds that tools can list the services where that is asked for.
+func TestReflection(t *testing.T) {
+	r := run(t, listenTCP(t), Options{Decider: always(decided()), Reflection: true})
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	asked, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := asked.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := asked.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range answer.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	if !slices.Contains(names, "envoy.service.ext_proc.v3.ExternalProcessor") {
+		t.Errorf("services %q", names)
 	}
 }
 

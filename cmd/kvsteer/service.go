@@ -103,6 +103,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	limits := limits(cfg)
+	limits.Reflection = cfg.Reflection
 	limits.TLS = tlsOf(s.tls.extproc)
 	limits.Decider, limits.Completer, limits.Ready = s.router, s.router, s.readiness.ready
 	limits.Log, limits.Metrics = log.With("component", "extproc"), extproc.NewMetrics(reg)

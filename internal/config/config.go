@@ -11,21 +11,22 @@ import (
 
 // Config is the whole configuration file.
 type Config struct {
-	Listen   string    `yaml:"listen" default:"127.0.0.1:9002" doc:"Where Envoy reaches the router: unix:PATH or ip:port. TCP off loopback needs tls, or insecure: true, because prompts travel here."`
-	TLS      ServerTLS `yaml:"tls"`
-	Insecure bool      `yaml:"insecure" default:"false" doc:"Allows listen and admin.listen off loopback in clear text."`
-	Admin    Admin     `yaml:"admin" doc:"The admin listener; admin: ip:port is short for admin.listen."`
-	Budget   Duration  `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
-	Warmup   Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
-	Notice   Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
-	Drain    Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
-	Limits   Limits    `yaml:"limits"`
-	Tokenize Tokenize  `yaml:"tokenize"`
-	Index    Index     `yaml:"index"`
-	Probe    Probe     `yaml:"probe"`
-	Engines  Engines   `yaml:"engines"`
-	Pools    []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
-	Envoy    Envoy     `yaml:"envoy"`
+	Listen     string    `yaml:"listen" default:"127.0.0.1:9002" doc:"Where Envoy reaches the router: unix:PATH or ip:port. TCP off loopback needs tls, or insecure: true, because prompts travel here."`
+	TLS        ServerTLS `yaml:"tls"`
+	Insecure   bool      `yaml:"insecure" default:"false" doc:"Allows listen and admin.listen off loopback in clear text."`
+	Reflection bool      `yaml:"reflection" default:"false" doc:"Serves gRPC reflection beside ext_proc, for tools such as grpcurl: it describes the services to whoever reaches the listener."`
+	Admin      Admin     `yaml:"admin" doc:"The admin listener; admin: ip:port is short for admin.listen."`
+	Budget     Duration  `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
+	Warmup     Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
+	Notice     Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
+	Drain      Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
+	Limits     Limits    `yaml:"limits"`
+	Tokenize   Tokenize  `yaml:"tokenize"`
+	Index      Index     `yaml:"index"`
+	Probe      Probe     `yaml:"probe"`
+	Engines    Engines   `yaml:"engines"`
+	Pools      []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
+	Envoy      Envoy     `yaml:"envoy"`
 }
 
 // Endpoints is the number of endpoints of all pools.

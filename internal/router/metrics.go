@@ -143,7 +143,7 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
 		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
-		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.", "endpoint"),
+		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.", "endpoint"),
 		problem:   desc("endpoint_problem", "1 for the problem that keeps the endpoint's blocks from being fully known.", "endpoint", "problem"),
 	}
 }

@@ -32,7 +32,7 @@ kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.2:8000",pool="chat"} 0
 # TYPE kvsteer_router_endpoint_blocks gauge
 kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="any"} 4
 kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="device"} 4
-# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while it is routed by load only.
+# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.
 # TYPE kvsteer_router_endpoint_matchable gauge
 kvsteer_router_endpoint_matchable{endpoint="10.0.0.1:8000",pool="chat"} 1
 # HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were matched; in rung approximate, estimated.

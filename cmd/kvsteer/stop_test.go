@@ -52,7 +52,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- r.service.run(ctx) }()
+	go func() { done <- r.run(ctx) }()
 	r.until("it is serving and listens for events", func() bool {
 		return strings.Contains(log.String(), "msg=serving") && strings.Contains(log.String(), "waiting for the engine")
 	})

@@ -143,6 +143,8 @@ func (c *client) unreached(err error) error {
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		hint = "; --admin or --config tells where it is"
+	case errors.As(err, new(x509.HostnameError)):
+		hint = "; the URL has to name the router as its certificate does"
 	case errors.As(err, new(*tls.CertificateVerificationError)):
 		hint = "; --ca-file names the authorities to trust"
 	case errors.As(err, new(tls.RecordHeaderError)):

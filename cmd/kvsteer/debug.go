@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,7 +74,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 // writeWhole writes a file that only its owner may read, all of it or nothing.
 func writeWhole(path string, r io.Reader) (int64, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
+	if e := new(fs.PathError); errors.As(err, &e) {
+		return 0, fmt.Errorf("write %s: %w", path, e.Err) // without the name of the file that would have become it
+	} else if err != nil {
 		return 0, err
 	}
 	defer os.Remove(f.Name())

@@ -167,15 +167,15 @@ type resetCmd struct{ endpointArg }
 
 // Help explains the reset.
 func (resetCmd) Help() string {
-	return `The router forgets which blocks the endpoint holds and follows its events anew. Until the engine announces blocks again, the endpoint is
-routed by load. Needs admin.write: true in the router's configuration.`
+	return `The router forgets which blocks the endpoint holds and what it was sent, and follows its events anew. The endpoint is matched again as the
+engine announces blocks and prompts are sent to it. Needs admin.write: true in the router's configuration.`
 }
 
 // Run forgets an endpoint's blocks.
 func (c *resetCmd) Run(ctx context.Context, out io.Writer) error {
 	set, err := c.post(ctx, "reset")
 	if err == nil {
-		_, err = fmt.Fprintf(out, "endpoint %s of pool %s: %s forgotten\n", set.Endpoint, set.Pool, count(set.Blocks, "block"))
+		_, err = fmt.Fprintf(out, "endpoint %s of pool %s: %s and %s of text forgotten\n", set.Endpoint, set.Pool, count(set.Blocks, "block"), count(set.Approx, "block"))
 	}
 	return err
 }

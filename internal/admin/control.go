@@ -31,8 +31,9 @@ type EndpointSet struct {
 	Pool     string `json:"pool"`
 	Endpoint string `json:"endpoint"`
 	Draining bool   `json:"draining"`
-	Blocks   int    `json:"blocks"` // that were known before
-	Left     int    `json:"left"`   // endpoints of the pool that get requests
+	Blocks   int    `json:"blocks"`             // that were known before
+	Approx   int    `json:"approximate_blocks"` // of text that it was sent, known before
+	Left     int    `json:"left"`               // endpoints of the pool that get requests
 }
 
 func (s *Server) setMode(w http.ResponseWriter, r *http.Request) {
@@ -81,7 +82,7 @@ func (s *Server) drain(on bool) http.HandlerFunc {
 		}
 		err := s.o.Control.Drain(e.Address, on)
 		if s.carriedOut(w, r, name, err, "pool", pool, "endpoint", e.Address) {
-			answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: on, Blocks: e.Blocks, Left: s.left(pool)})
+			answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: on, Blocks: e.Blocks, Approx: e.ApproximateBlocks, Left: s.left(pool)})
 		}
 	}
 }
@@ -93,7 +94,7 @@ func (s *Server) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	err := s.o.Control.Reset(e.Address)
 	if s.carriedOut(w, r, "reset", err, "pool", pool, "endpoint", e.Address) {
-		answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: e.Draining, Blocks: e.Blocks, Left: s.left(pool)})
+		answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: e.Draining, Blocks: e.Blocks, Approx: e.ApproximateBlocks, Left: s.left(pool)})
 	}
 }
 

@@ -227,7 +227,7 @@ func TestCommands(t *testing.T) {
 		{"far too long", "pools/chat/mode", `{"mode":"` + strings.Repeat("a", maxCommand) + `"}`, nil, 400, "request body too large", ""},
 		{"unknown pool", "pools/chart/mode", `{"mode":"off"}`, nil, 404, `{"error":"there is no pool \"chart\"","known":["chat","code"]}`, ""},
 		{"refused by the router", "pools/chat/mode", `{"mode":"off"}`, errors.New("not now"), 409, `{"error":"not now"}`, "mode chat off 25"},
-		{"drain", "endpoints/10.0.0.11:8000/drain", ``, nil, 200, `{"pool":"chat","endpoint":"10.0.0.11:8000","draining":true,"blocks":700,"left":1}`, "drain 10.0.0.11:8000"},
+		{"drain", "endpoints/10.0.0.11:8000/drain", ``, nil, 200, `{"pool":"chat","endpoint":"10.0.0.11:8000","draining":true,"blocks":700,"approximate_blocks":0,"left":1}`, "drain 10.0.0.11:8000"},
 		{"drain with an empty object", "endpoints/10.0.0.11:8000/drain", `{}`, nil, 200, `"draining":true`, "drain 10.0.0.11:8000"},
 		{"undrain, IPv6", "endpoints/%5Bfd00::12%5D:8000/undrain", ``, nil, 200, `"draining":false`, "undrain [fd00::12]:8000"},
 		{"reset", "endpoints/10.0.0.11:8000/reset", ``, nil, 200, `"draining":false,"blocks":700,`, "reset 10.0.0.11:8000"},

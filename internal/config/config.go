@@ -85,14 +85,14 @@ type Engines struct {
 type Limits struct {
 	Body         Size `yaml:"body" default:"32MiB" doc:"Longest request body: Envoy answers 413 beyond it. Range: 1MiB to 1GiB."`
 	Bodies       Size `yaml:"bodies" default:"1GiB" doc:"Bytes of all bodies held by the router at one time; requests beyond it are routed by load without reading them. At least limits.body plus 1MiB."`
-	PromptTokens int  `yaml:"prompt_tokens" default:"262144" doc:"Longest prompt that is matched, in tokens; longer ones are routed by load. Range: 1 to 16777216."`
+	PromptTokens int  `yaml:"prompt_tokens" default:"262144" doc:"Longest prompt that is matched exactly, in tokens; longer ones are matched by their text or routed by load. Range: 1 to 16777216."`
 }
 
 // Tokenize is how prompts become token ids.
 type Tokenize struct {
 	Timeout     Duration `yaml:"timeout" default:"250ms" doc:"Longest call of an engine's /tokenize. At most budget. Range: 1ms to 1m."`
 	Cache       Size     `yaml:"cache" default:"64MiB" doc:"Bytes of token ids kept for prompts seen before. Range: 0B (off) to 64GiB."`
-	Concurrency int      `yaml:"concurrency" default:"64" doc:"Calls of /tokenize under way at one time; requests beyond it are routed by load at once. Range: 1 to 65536."`
+	Concurrency int      `yaml:"concurrency" default:"64" doc:"Calls of /tokenize under way at one time; requests beyond it are matched by their text or routed by load at once. Range: 1 to 65536."`
 }
 
 // Index bounds the block index.
@@ -169,7 +169,7 @@ type Events struct {
 	Topic  string `yaml:"topic" doc:"Only messages whose topic starts with this text."`
 }
 
-// None reports whether no event source is configured: the endpoint is routed by load.
+// None reports whether no event source is configured: nothing is known of the endpoint but what it was sent.
 func (e Events) None() bool { return e.Listen == "" && e.Dial == "" }
 
 // Envoy is what kvsteer envoy prints into Envoy's own configuration.

@@ -99,6 +99,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 	}{
 		{"empty file", "", []string{"k.yaml: pools: at least one pool is needed, with name, models and endpoints"}},
 		{"not YAML", "pools: [", []string{"k.yaml: not valid YAML"}},
+		{"not a configuration", strings.Repeat("a", 201), []string{"k.yaml:1: a mapping of keys to values is needed here, not a text of 201 bytes", "pools: at least one"}},
 		{"not a mapping", "- 1", []string{"k.yaml:1: a mapping of keys to values is needed here, not a list", "pools: at least one"}},
 		{"misspelt keys at two depths", "lisen: x\n" + pool + "  endpoits: []\n", []string{
 			`k.yaml:1: lisen: unknown key, did you mean "listen"?`,

@@ -50,6 +50,9 @@ func scalar(text string, v reflect.Value) error {
 	return nil
 }
 
+// maxQuoted is the longest text that a problem repeats, in bytes: what is given for a configuration may be any file.
+const maxQuoted = 200
+
 func describe(n ast.Node) string {
 	switch n.(type) {
 	case *ast.SequenceNode:
@@ -58,6 +61,9 @@ func describe(n ast.Node) string {
 		return "a mapping"
 	}
 	if text, ok := scalarText(n); ok {
+		if len(text) > maxQuoted {
+			return "a text of " + strconv.Itoa(len(text)) + " bytes"
+		}
 		return strconv.Quote(text)
 	}
 	return "this"

@@ -111,7 +111,7 @@ func Catalogue() []Entry {
 		{NoEventSources, Info, "no endpoint of the pool has an event source, so its prompts are matched by their text only", "fine for a trial; add events to match exactly"},
 		{NotSteering, Info, "the pool's mode or percent leaves some or all of its requests unsteered", "set mode: on and percent: 100 when the trial is over"},
 		{ClearText, Warning, "prompts or the admin token travel off loopback in clear text", "switch tls on and remove insecure: true"},
-		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor", "create it, or run the doctor as the router's user"},
+		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor, or does not hold what it should", "create or mend it, or run the doctor as the router's user"},
 		{Draining, Info, "the endpoint gets no new requests, because the configuration or an admin call drains it", "undrain it when the work on it is done"},
 
 		{EngineSilent, Error, "the engine does not answer GET /health", "start it, or correct the endpoint's address"},
@@ -163,7 +163,7 @@ func Catalogue() []Entry {
 		{NoRetry, Warning, "a request whose first choice is dead is not moved on", "add a retry_policy with connect-failure"},
 		{IdleTimeout, Warning, "Envoy keeps idle connections longer than the engines do, and a request on a dying one fails", "set idle_timeout: 3s on the clusters that follow the choice"},
 
-		{RouterSilent, Error, "the router's admin listener does not answer", "start the router, or name its admin listener with --admin"},
+		{RouterSilent, Error, "the router's admin listener does not answer, or not to the doctor", "start the router, or name its admin listener with --admin and its token with --token-file"},
 		{RouterUnready, Error, "the router is not ready", "see what it misses"},
 		{IndexDiffers, Error, "a checked match was wrong, and the index walks every block since", "report it, and restart the router"},
 		{IndexFull, Warning, "blocks do not fit into the index: their endpoints are not matched", "raise index.max_blocks"},

@@ -92,6 +92,7 @@ func TestBounds(t *testing.T) {
 		{"an engine without an end", func(w *world) { w.pages[engine1+"/tokenize"] = strings.Repeat(" ", maxReply+1) }, TokenizeRefused, "longer than"},
 		{"an engine that sends away", func(w *world) { w.status[engine1+"/tokenize"] = http.StatusFound }, TokenizeRefused, "status 302"},
 		{"an Envoy that hangs", func(w *world) { w.hang[envoyAddr+"/config_dump"] = true }, EnvoySilent, "no answer within 1s"},
+		{"a router that speaks TLS", func(w *world) { w.status[routerPage] = 400 }, RouterSilent, "does it speak TLS? Then its URL starts with https://"},
 		{"a router that hangs", func(w *world) { w.hang[routerPage] = true }, RouterSilent, "no answer within 1s"},
 		{"an Envoy that sends no JSON", func(w *world) { w.pages[envoyAddr+"/config_dump"] = "<html>" }, EnvoySilent, "config_dump"},
 		{"an Envoy of another form", func(w *world) {

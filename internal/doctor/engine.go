@@ -219,7 +219,7 @@ func (e *engineFacts) examineProbe(c *collector, engine string) {
 	usage := e.probe.tree().at("usage")
 	switch {
 	case !e.probe.asked:
-		c.unknown(e.subject(), "cached tokens in answers", "only a completion shows them: --probe sends one of one token")
+		c.unknown(e.subject(), "cached tokens in answers", "only a completion shows them; --probe sends one, of a single token")
 	case !e.probe.ok():
 		c.found(ProbeFailed, e.subject(), "POST /v1/completions: %s", e.probe.says())
 	case usage.at("prompt_tokens_details").there():

@@ -75,7 +75,7 @@ func pair(c *collector, key, certFile, keyFile string) {
 		return
 	}
 	if _, err := tls.X509KeyPair(cert, private); err != nil {
-		c.found(FileUnreadable, "config", "%s: %v", key, err)
+		c.found(FileUnreadable, "config", "%s: %s", key, strings.TrimPrefix(err.Error(), "tls: "))
 	}
 }
 

@@ -43,6 +43,9 @@ func (f *facts) examineRouter(c *collector) {
 	case r.needToken:
 		c.found(RouterSilent, "router", "GET %s/metrics: status %d: it wants a token (--token-file)", r.url, r.page.status)
 		return
+	case r.page.status == 400 && strings.HasPrefix(r.url, "http://"): // what Go's server says to clear text when it speaks TLS
+		c.found(RouterSilent, "router", "GET %s/metrics: status 400: does it speak TLS? Then its URL starts with https://", r.url)
+		return
 	case !r.page.ok():
 		c.found(RouterSilent, "router", "GET %s/metrics: %s", r.url, r.page.says())
 		return

@@ -21,11 +21,23 @@ type Decision struct {
 	Rung     Rung   // what the choice rests on
 	Reason   Reason // closed set
 	Matched  int    // leading prompt tokens that Endpoint holds
-	Prompt   int    // prompt tokens, 0 when not known
+	Prompt   int    // prompt tokens, estimated when the prompt was looked up by its text, 0 when not known
 }
 
 // Steers reports whether Envoy is to be told the choice.
 func (d Decision) Steers() bool { return d.Mode == ModeOn && d.Endpoint != "" }
+
+// lookedUp reports whether it was looked up, by tokens or by text, who holds the prompt. Prompts of which nobody was sent a block count too: without
+// them the cached share of a pool that is matched by text would be that of its hits.
+func (d Decision) lookedUp() bool {
+	switch d.Rung {
+	case RungExact, RungApproximate:
+		return true
+	case RungLoad:
+		return d.Prompt > 0 && recalled(d.Reason)
+	}
+	return false
+}
 
 // Mode says what becomes of a pool's decisions. The zero value is ModeOn.
 type Mode string

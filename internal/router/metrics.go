@@ -48,11 +48,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"pool", "mode", "rung", "reason"}),
 		matched: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_matched_tokens_total",
-			Help: "Leading prompt tokens that the chosen endpoint held, of prompts that were matched; in rung approximate, estimated.",
+			Help: "Leading prompt tokens that the chosen endpoint held, of prompts that were looked up; in rung approximate, estimated.",
 		}, []string{"pool", "mode", "rung"}),
 		prompt: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_prompt_tokens_total",
-			Help: "Prompt tokens of prompts that were matched; in rung approximate, estimated.",
+			Help: "Prompt tokens of prompts that were looked up, estimated where that was by text; in rung load, of those of which nothing was found.",
 		}, []string{"pool", "mode", "rung"}),
 		records: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_records_total",
@@ -78,8 +78,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 func (m *Metrics) decided(d Decision) {
 	m.decisions.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung), string(d.Reason)).Inc()
-	switch d.Rung {
-	case RungExact, RungApproximate:
+	if d.lookedUp() {
 		m.matched.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung)).Add(float64(d.Matched))
 		m.prompt.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung)).Add(float64(d.Prompt))
 	}

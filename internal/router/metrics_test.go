@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -35,10 +36,10 @@ kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="device
 # HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.
 # TYPE kvsteer_router_endpoint_matchable gauge
 kvsteer_router_endpoint_matchable{endpoint="10.0.0.1:8000",pool="chat"} 1
-# HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were matched; in rung approximate, estimated.
+# HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were looked up; in rung approximate, estimated.
 # TYPE kvsteer_router_matched_tokens_total counter
 kvsteer_router_matched_tokens_total{mode="on",pool="chat",rung="exact"} 64
-# HELP kvsteer_router_prompt_tokens_total Prompt tokens of prompts that were matched; in rung approximate, estimated.
+# HELP kvsteer_router_prompt_tokens_total Prompt tokens of prompts that were looked up, estimated where that was by text; in rung load, of those of which nothing was found.
 # TYPE kvsteer_router_prompt_tokens_total counter
 kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="exact"} 80
 `
@@ -89,4 +90,29 @@ func (w *world) gauge(reg *prometheus.Registry, name string) float64 {
 	}
 	w.t.Fatalf("not one series %s", name)
 	return 0
+}
+
+// The cached share of a pool that is matched by text counts the prompts that nobody was sent before.
+func TestMetricsOfTexts(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	w := textual(t, Options{Metrics: NewMetrics(reg)}, 2)
+	one := w.sendAlone(chats("", message("user", "Hello there. ", 100)))
+	two := w.sendAlone(chats("", message("user", "Hello there. ", 100)))
+	none := w.sendAlone(given("gpt", run(1, 5*block))) // a model that the pool does not serve
+	if one.Rung != RungLoad || one.Prompt == 0 || two.Rung != RungApproximate || two.Prompt != one.Prompt || none.Reason != ReasonUnknownModel {
+		t.Fatalf("decisions %+v, %+v and %+v", one, two, none)
+	}
+	want := fmt.Sprintf(`
+# HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were looked up; in rung approximate, estimated.
+# TYPE kvsteer_router_matched_tokens_total counter
+kvsteer_router_matched_tokens_total{mode="on",pool="chat",rung="approximate"} %d
+kvsteer_router_matched_tokens_total{mode="on",pool="chat",rung="load"} 0
+# HELP kvsteer_router_prompt_tokens_total Prompt tokens of prompts that were looked up, estimated where that was by text; in rung load, of those of which nothing was found.
+# TYPE kvsteer_router_prompt_tokens_total counter
+kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="approximate"} %d
+kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="load"} %d
+`, two.Matched, two.Prompt, one.Prompt)
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "kvsteer_router_matched_tokens_total", "kvsteer_router_prompt_tokens_total"); err != nil {
+		t.Error(err)
+	}
 }

@@ -72,8 +72,12 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if recalled(d.Reason) && spent(ctx, watch.last, deadline) == "" {
 		if texted = r.keyText(sc, f, adapter, &parsed, watch); texted {
 			var held bool
-			if prompt, held = r.recall(sc, f, &parsed, len(tokens), longest(f, sc.settings), watch); held {
-				d.Rung, d.Prompt = RungApproximate, prompt
+			prompt, held = r.recall(sc, f, &parsed, len(tokens), longest(f, sc.settings), watch)
+			if len(sc.candidates) > 1 {
+				d.Prompt = prompt
+			}
+			if held {
+				d.Rung = RungApproximate
 			}
 		}
 	}

@@ -6,19 +6,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 )
 
 const (
@@ -46,19 +45,27 @@ type client struct {
 }
 
 func (c connection) client() (*client, error) {
-	secured := &tls.Config{MinVersion: tls.VersionTLS12}
+	secured, err := tlsfiles.Client(tlsfiles.ClientOptions{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile})
+	if err != nil {
+		return nil, fmt.Errorf("TLS to the admin listener: %w", err)
+	}
 	base, tokenFile := c.Admin, c.TokenFile
+	if base != "" {
+		if err := checkURL("--admin", base); err != nil {
+			return nil, err
+		}
+	}
 	if c.Config != "" {
 		cfg, err := config.Load(c.Config)
 		if err != nil {
 			return nil, err
 		}
 		if base == "" {
-			base = adminURL(cfg.Admin)
+			if base = adminURL(cfg.Admin.Listen, cfg.Admin.TLS.On()); base == "" {
+				return nil, fmt.Errorf("%s: admin.listen %q does not tell the port: --admin does", c.Config, cfg.Admin.Listen)
+			}
 			if cfg.Admin.TLS.On() && c.CAFile == "" {
-				if err := pin(secured, cfg.Admin.TLS.CertFile); err != nil {
-					return nil, fmt.Errorf("admin.tls.cert_file of %s: %w", c.Config, err)
-				}
+				tlsfiles.Pin(secured, cfg.Admin.TLS.CertFile)
 			}
 		}
 		if tokenFile == "" {
@@ -66,37 +73,13 @@ func (c connection) client() (*client, error) {
 		}
 	}
 	if base == "" {
-		base = "http://" + config.Default().Admin.Listen
-	}
-	u, err := url.Parse(base)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return nil, fmt.Errorf("--admin: %q is not http://HOST:PORT or https://HOST:PORT", base)
+		base = adminURL(config.Default().Admin.Listen, false)
 	}
 	cl := &client{base: strings.TrimSuffix(base, "/")}
 	if tokenFile != "" {
-		if cl.token, err = oneWord(tokenFile); err != nil {
+		if cl.token, err = admin.ReadToken(tokenFile); err != nil {
 			return nil, fmt.Errorf("token file: %w", err)
 		}
-	}
-	if c.CAFile != "" {
-		text, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		secured.RootCAs = x509.NewCertPool()
-		if !secured.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--ca-file: %s holds no certificate", c.CAFile)
-		}
-	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		return nil, errors.New("--cert-file and --key-file are both needed for a client certificate")
-	}
-	if c.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--cert-file: %w", err)
-		}
-		secured.Certificates = []tls.Certificate{pair}
 	}
 	cl.http = &http.Client{
 		Timeout: callTimeout,
@@ -105,60 +88,6 @@ func (c connection) client() (*client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return cl, nil
-}
-
-// adminURL is where a router of this configuration is reached from its own host.
-func adminURL(a config.Admin) string {
-	scheme := "http://"
-	if a.TLS.On() {
-		scheme = "https://"
-	}
-	addr, err := netip.ParseAddrPort(a.Listen)
-	switch {
-	case err != nil || !addr.Addr().IsUnspecified():
-		return scheme + a.Listen
-	case addr.Addr().Is4():
-		return fmt.Sprintf("%s127.0.0.1:%d", scheme, addr.Port())
-	}
-	return fmt.Sprintf("%s[::1]:%d", scheme, addr.Port())
-}
-
-// pin trusts the listener's own certificate, under the first of its names: on the router's host its file says more than any authority.
-func pin(c *tls.Config, certFile string) error {
-	text, err := os.ReadFile(certFile)
-	if err != nil {
-		return err
-	}
-	c.RootCAs = x509.NewCertPool()
-	c.RootCAs.AppendCertsFromPEM(text)
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return fmt.Errorf("%s holds no certificate", certFile)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return fmt.Errorf("%s: %w", certFile, err)
-	}
-	switch {
-	case len(cert.DNSNames) > 0:
-		c.ServerName = strings.Replace(cert.DNSNames[0], "*", "any", 1)
-	case len(cert.IPAddresses) > 0:
-		c.ServerName = cert.IPAddresses[0].String()
-	}
-	return nil
-}
-
-// oneWord reads a token file.
-func oneWord(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	word := strings.TrimSpace(string(text))
-	if word == "" || strings.ContainsAny(word, " \t\r\n\x00") {
-		return "", fmt.Errorf("%s does not hold one word", path)
-	}
-	return word, nil
 }
 
 // call sends a request, with a body if there is one, and reads the answer into out.

@@ -40,7 +40,7 @@ func (c *bundleCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer resp.Body.Close()
-	body := io.LimitReader(resp.Body, maxAnswer)
+	body := &bounded{r: resp.Body, left: maxAnswer}
 	if c.Output == "-" {
 		_, err := io.Copy(out, body)
 		return err
@@ -55,6 +55,20 @@ func (c *bundleCmd) Run(ctx context.Context, out io.Writer) error {
 	}
 	_, err = fmt.Fprintf(out, "%s: %d KiB\n", path, (n+1023)/1024)
 	return err
+}
+
+// bounded reads no more than it may. What is longer is an error, so that no part of it passes for the whole.
+type bounded struct {
+	r    io.Reader
+	left int64 // bytes
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errors.New("the answer is longer than any router's")
+	}
+	return n, err
 }
 
 // writeWhole writes a file that only its owner may read, all of it or nothing.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
-	"net/url"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -18,6 +16,8 @@ type doctorCmd struct {
 	EnvoyAdmin string        `help:"Envoy's admin listener, or none; default: envoy.admin of the configuration." placeholder:"URL"`
 	TokenFile  string        `help:"File with the router's admin token; default: admin.token_file of the configuration." placeholder:"FILE" type:"path"`
 	CAFile     string        `name:"ca-file" help:"Authorities of the router's admin certificate; default: the certificate that the configuration names." placeholder:"FILE" type:"path"`
+	CertFile   string        `help:"PEM file with a client certificate, where the router's admin listener wants one." placeholder:"FILE" type:"path"`
+	KeyFile    string        `help:"PEM file with the key of --cert-file." placeholder:"FILE" type:"path"`
 	Probe      bool          `help:"Send each engine one completion of one token."`
 	Ignore     []doctor.Code `help:"Leave findings with this code out; may be repeated." placeholder:"CODE"`
 	JSON       bool          `name:"json" help:"Print one JSON object."`
@@ -52,7 +52,8 @@ func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
 		return cannotLook(err)
 	}
 	o := doctor.Options{
-		Config: cfg, TokenFile: c.TokenFile, CAFile: c.CAFile, Probe: c.Probe, Ignore: c.Ignore, Timeout: c.Timeout,
+		Config: cfg, TokenFile: c.TokenFile, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+		Probe: c.Probe, Ignore: c.Ignore, Timeout: c.Timeout,
 	}
 	if o.Router, err = askedURL("--admin", c.Admin, cfg.Admin.Listen, cfg.Admin.TLS.On()); err != nil {
 		return cannotLook(err)
@@ -73,7 +74,7 @@ func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
 		write = report.WriteJSON
 	}
 	if err := write(out); err != nil {
-		return err
+		return cannotLook(err) // not the status of findings
 	}
 	if !report.Sound() {
 		return &exitError{exitFindings, nil}
@@ -85,29 +86,14 @@ func cannotLook(err error) error { return &exitError{exitCannotLook, err} }
 
 // askedURL is where an admin listener is asked: given, or that of the configuration; "" when it is not to be asked or cannot be told.
 func askedURL(flag, given, listen string, tls bool) (string, error) {
-	if given == "none" {
+	switch given {
+	case "":
+		return adminURL(listen, tls), nil
+	case "none":
 		return "", nil
 	}
-	if given != "" {
-		u, err := url.Parse(given)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return "", fmt.Errorf("%s: %q is not a URL such as http://127.0.0.1:9003, nor none", flag, given)
-		}
-		return given, nil
+	if err := checkURL(flag, given); err != nil {
+		return "", fmt.Errorf("%w, nor none", err)
 	}
-	at, err := netip.ParseAddrPort(listen)
-	if err != nil || at.Port() == 0 {
-		return "", nil // a port that the system picks is known to nobody else
-	}
-	if at.Addr().IsUnspecified() {
-		loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		if at.Addr().Is6() {
-			loopback = netip.IPv6Loopback()
-		}
-		at = netip.AddrPortFrom(loopback, at.Port())
-	}
-	if tls {
-		return "https://" + at.String(), nil
-	}
-	return "http://" + at.String(), nil
+	return given, nil
 }

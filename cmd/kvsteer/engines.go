@@ -3,14 +3,15 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 )
 
 // dialTLS connects to engines as Envoy does: certificates are checked against the configured authorities and the one name that all
@@ -18,10 +19,11 @@ import (
 type dialTLS struct {
 	files config.ClientTLS
 	alpn  string
+	log   *slog.Logger
 
 	mu     sync.Mutex
 	config *tls.Config
-	state  [3]fileState // of the files that config was made from
+	state  [3]fileState // of the files when they were last read
 }
 
 // fileState tells a file from the one that replaced it.
@@ -30,68 +32,77 @@ type fileState struct {
 	size     int64
 }
 
-// engineDialer gives nil for engines that speak clear text. The files are read at once, so that a bad path is found at the start.
-func engineDialer(files config.ClientTLS, http2 bool) (func(ctx context.Context, network, address string) (net.Conn, error), error) {
+// newDialTLS gives nil for engines that speak clear text. The files are read at once, so that a bad path is found at the start.
+func newDialTLS(files config.ClientTLS, http2 bool, log *slog.Logger) (*dialTLS, error) {
 	if !files.On() {
 		return nil, nil
 	}
-	d := &dialTLS{files: files, alpn: "http/1.1"}
+	d := &dialTLS{files: files, alpn: "http/1.1", log: log}
 	if http2 {
 		d.alpn = "h2"
 	}
-	if _, err := d.current(); err != nil {
-		return nil, fmt.Errorf("engines.tls: %w", err)
+	d.state = d.look()
+	var err error
+	if d.config, err = d.read(); err != nil {
+		return nil, fmt.Errorf("engines.tls.%w", err)
 	}
-	return d.dial, nil
+	return d, nil
 }
 
-func (d *dialTLS) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := d.current()
+// dialer is nil for clear text.
+func (d *dialTLS) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if d == nil {
+		return nil
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return (&tls.Dialer{Config: d.current()}).DialContext(ctx, network, address)
+	}
+}
+
+// current reads the files again when one of them has changed.
+func (d *dialTLS) current() *tls.Config {
+	state := d.look()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if state != d.state {
+		d.state = state
+		d.take()
+	}
+	return d.config
+}
+
+// reload reads the files again whether they look changed or not.
+func (d *dialTLS) reload() {
+	state := d.look()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state = state
+	d.take()
+}
+
+// take puts the files to use, or logs why what was in use stays. The caller holds mu.
+func (d *dialTLS) take() {
+	c, err := d.read()
 	if err != nil {
-		return nil, err
+		d.log.Warn("changed TLS files of engines are refused; the old ones stay in use", "error", fmt.Errorf("engines.tls.%w", err))
+		return
 	}
-	return (&tls.Dialer{Config: c}).DialContext(ctx, network, address)
+	d.config = c
+	d.log.Info("TLS files of engines are read again")
 }
 
-// current reads the files again when one of them has changed. While they cannot be read the last good ones stay in use.
-func (d *dialTLS) current() (*tls.Config, error) {
+func (d *dialTLS) look() [3]fileState {
 	var state [3]fileState
 	for i, path := range []string{d.files.CAFile, d.files.CertFile, d.files.KeyFile} {
 		if info, err := os.Stat(path); err == nil { // read says what is wrong with others
 			state[i] = fileState{info.ModTime(), info.Size()}
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.config != nil && state == d.state {
-		return d.config, nil
-	}
-	c, err := d.read()
-	if err != nil {
-		if d.config != nil {
-			return d.config, nil
-		}
-		return nil, err
-	}
-	d.config, d.state = c, state
-	return c, nil
+	return state
 }
 
 func (d *dialTLS) read() (*tls.Config, error) {
-	text, err := os.ReadFile(d.files.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("ca_file: %w", err)
-	}
-	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: d.files.ServerName, NextProtos: []string{d.alpn}, MinVersion: tls.VersionTLS12}
-	if !c.RootCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("ca_file: %s holds no certificate in PEM", d.files.CAFile)
-	}
-	if d.files.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(d.files.CertFile, d.files.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("cert_file and key_file: %w", err)
-		}
-		c.Certificates = []tls.Certificate{cert}
-	}
-	return c, nil
+	return tlsfiles.Client(tlsfiles.ClientOptions{
+		CAFile: d.files.CAFile, ServerName: d.files.ServerName, CertFile: d.files.CertFile, KeyFile: d.files.KeyFile, Protocols: []string{d.alpn},
+	})
 }

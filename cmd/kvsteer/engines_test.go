@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -79,10 +80,11 @@ func TestEnginesOverTLS(t *testing.T) {
 			}
 			good, probes := startSecureEngine(t, a, "engine.test", http2)
 			bad, _ := startSecureEngine(t, a, "other.test", http2)
-			dial, err := engineDialer(config.ClientTLS{CAFile: a.File, ServerName: "engine.test", CertFile: certFile, KeyFile: keyFile}, http2)
+			d, err := newDialTLS(config.ClientTLS{CAFile: a.File, ServerName: "engine.test", CertFile: certFile, KeyFile: keyFile}, http2, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
+			dial := d.dialer()
 
 			z, err := tokenize.New(tokenize.Options{Timeout: 10 * time.Second, DialTLS: dial, HTTP2: http2})
 			if err != nil {
@@ -125,6 +127,15 @@ func TestEnginesOverTLS(t *testing.T) {
 	}
 }
 
+func sizeOf(t *testing.T, path string) int {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(info.Size())
+}
+
 // TestEngineDialer has it follow files that change, and keep what it has when they break.
 func TestEngineDialer(t *testing.T) {
 	dir := t.TempDir()
@@ -155,10 +166,12 @@ func TestEngineDialer(t *testing.T) {
 	}
 	use(before, time.Unix(1, 0))
 	files := config.ClientTLS{CAFile: ca, ServerName: "engine.test", CertFile: clientCert, KeyFile: clientKey}
-	dial, err := engineDialer(files, false)
+	log := &logged{}
+	d, err := newDialTLS(files, false, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
+	dial := d.dialer()
 	old, _ := startSecureEngine(t, before, "engine.test", false)
 	fresh, _ := startSecureEngine(t, after, "engine.test", false)
 	connects := func(address string) error {
@@ -181,10 +194,31 @@ func TestEngineDialer(t *testing.T) {
 	if err := os.WriteFile(ca, []byte("nothing"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := connects(fresh); err != nil {
-		t.Errorf("after a file broke: %v", err)
+	for range 3 {
+		if err := connects(fresh); err != nil {
+			t.Errorf("after a file broke: %v", err)
+		}
 	}
-	if dial, err := engineDialer(config.ClientTLS{}, true); dial != nil || err != nil {
+	if n := strings.Count(log.String(), "are refused; the old ones stay in use"); n != 1 {
+		t.Errorf("a broken file is said %d times, want once:\n%s", n, log)
+	}
+	// A file of the same size and time is read again when that is asked for.
+	at := time.Unix(3, 0)
+	use(after, at)
+	if err := connects(fresh); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(ca, []byte(strings.Repeat("x", sizeOf(t, ca))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(ca, at, at); err != nil {
+		t.Fatal(err)
+	}
+	d.reload()
+	if n := strings.Count(log.String(), "are refused; the old ones stay in use"); n != 2 {
+		t.Errorf("said %d times, want twice:\n%s", n, log)
+	}
+	if none, err := newDialTLS(config.ClientTLS{}, true, nil); none.dialer() != nil || err != nil {
 		t.Errorf("clear text: %v", err)
 	}
 	for name, bad := range map[string]config.ClientTLS{
@@ -192,7 +226,7 @@ func TestEngineDialer(t *testing.T) {
 		"no certificate":      {CAFile: ca, ServerName: "a"},
 		"key of another cert": {CAFile: before.File, ServerName: "a", CertFile: before.File, KeyFile: clientKey},
 	} {
-		if _, err := engineDialer(bad, false); err == nil || !strings.HasPrefix(err.Error(), "engines.tls: ") {
+		if _, err := newDialTLS(bad, false, nil); err == nil || !strings.HasPrefix(err.Error(), "engines.tls.") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -51,6 +51,20 @@ func (s secured) run(part func(name string, run func(context.Context) error)) {
 	}
 }
 
+// reread reads certificates, keys, authorities and the admin token again, and logs what becomes of them. Each of them is followed anyway;
+// this is for who does not want to wait.
+func (s *service) reread() {
+	for _, f := range []*tlsfiles.Files{s.tls.extproc, s.tls.admin} {
+		if f != nil {
+			f.Reload()
+		}
+	}
+	if s.engineTLS != nil {
+		s.engineTLS.reload()
+	}
+	s.admin.Reload()
+}
+
 // newAdmin makes the admin server of a service whose other parts are there.
 func (s *service) newAdmin(cfg *config.Config, reg *prometheus.Registry) (*admin.Server, error) {
 	o := admin.Options{

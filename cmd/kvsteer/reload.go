@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -15,9 +16,17 @@ import (
 	"github.com/kvsteer/kvsteer/internal/watch"
 )
 
-// restartKeys are the keys whose change waits for a restart: listeners and how they speak, what the index is made for, and how engines
-// are spoken to. restart gives each its value of before.
-var restartKeys = []string{"listen", "tls", "insecure", "reflection", "admin", "index", "engines"}
+// restartKeys are the keys whose change waits for a restart: listeners and how they speak, what counts at the start only, what the index
+// is made for, and how engines are spoken to. restrain gives each its value of before.
+func restartKeys() []string {
+	return []string{"listen", "tls", "insecure", "reflection", "admin", "warmup", "index", "engines"}
+}
+
+// envoyKeys are the keys that only kvsteer envoy reads. All others are taken over at once.
+func envoyKeys() []string { return []string{"envoy", "pools.fallback"} }
+
+// tokenizerKeys are the keys that a tokenizer is made of.
+func tokenizerKeys() []string { return []string{"tokenize", "limits.prompt_tokens"} }
 
 // maxNamed bounds the keys that a log line names.
 const maxNamed = 20
@@ -65,6 +74,7 @@ func (r *reloads) run(ctx context.Context, hangups <-chan os.Signal) error {
 		case <-changed:
 		case <-hangups:
 			asked = true
+			r.service.reread()
 		case <-ctx.Done():
 			return nil
 		}
@@ -135,11 +145,12 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 	}
 	r.restrain(next, &done)
 	done.enter(config.Diff(r.current, next), !maps.Equal(keys, r.keys))
+	done.envoy = !reflect.DeepEqual(new(envoyCmd).options(r.current), new(envoyCmd).options(next))
 	if done.empty() {
 		return done, nil
 	}
 	tokenizers := r.tokenizers
-	if done.touches("tokenize", "limits.prompt_tokens") {
+	if done.touches(tokenizerKeys()...) {
 		if err := tokenizers.replace(next); err != nil {
 			return done, err
 		}
@@ -169,13 +180,13 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 // restrain gives keys of next that wait for a restart the values that they have, and notes them.
 func (r *reloads) restrain(next *config.Config, done *report) {
 	for _, c := range config.Diff(r.current, next) {
-		if slices.ContainsFunc(restartKeys, c.Under) {
+		if slices.ContainsFunc(restartKeys(), c.Under) {
 			done.waiting = append(done.waiting, c.Key)
 		}
 	}
 	was := r.current
 	next.Listen, next.TLS, next.Insecure, next.Reflection = was.Listen, was.TLS, was.Insecure, was.Reflection
-	next.Admin, next.Index, next.Engines = was.Admin, was.Index, was.Engines
+	next.Admin, next.Warmup, next.Index, next.Engines = was.Admin, was.Warmup, was.Index, was.Engines
 	// gRPC's bound of a message is that of the start.
 	if most := config.Size(r.service.extproc.MaxBody()); next.Limits.Body > most {
 		next.Limits.Body = most
@@ -188,6 +199,7 @@ type report struct {
 	changes []config.Change
 	keys    bool     // API keys have other contents
 	waiting []string // keys that wait for a restart
+	envoy   bool     // kvsteer envoy prints something else
 }
 
 func (r *report) enter(changes []config.Change, keys bool) { r.changes, r.keys = changes, keys }
@@ -220,6 +232,9 @@ func (r *report) log(log *slog.Logger) {
 		attrs = append(attrs, "changed", "nothing")
 	}
 	log.Info("configuration read again", attrs...)
+	if r.envoy {
+		log.Info("Envoy's configuration changes with it: print it again with kvsteer envoy")
+	}
 	if len(r.waiting) > 0 {
 		log.Warn("some changed keys wait for a restart of the router; the rest is in use", "keys", names(r.waiting))
 	}

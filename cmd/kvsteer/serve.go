@@ -17,6 +17,12 @@ type serveCmd struct {
 	Format string     `name:"log-format" help:"text or json." enum:"text,json" default:"text"`
 }
 
+// Help is shown by kvsteer serve --help.
+func (c *serveCmd) Help() string {
+	return `Ends at SIGTERM and SIGINT, after the open streams or at the latest after drain. Reads its configuration, keys, certificates and tokens again when their ` +
+		`files change, and at SIGHUP; a configuration with problems is refused, and the one before stays in use.`
+}
+
 // Run serves until a signal asks it to end.
 func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	cfg, err := config.Load(c.Config)

@@ -24,6 +24,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
+	"github.com/kvsteer/kvsteer/internal/watch"
 	"github.com/kvsteer/kvsteer/kvindex"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
@@ -46,6 +47,7 @@ type service struct {
 	extproc   *extproc.Server
 	admin     *admin.Server
 	tls       secured
+	engineTLS *dialTLS // nil: clear text
 	reloads   *reloads
 }
 
@@ -70,10 +72,10 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	if err != nil {
 		return nil, err
 	}
-	dialTLS, err := engineDialer(cfg.Engines.TLS, cfg.Engines.HTTP2)
-	if err != nil {
+	if s.engineTLS, err = newDialTLS(cfg.Engines.TLS, cfg.Engines.HTTP2, log.With("component", "tls")); err != nil {
 		return nil, err
 	}
+	dialTLS := s.engineTLS.dialer()
 	s.pools, err = pool.New(pool.Options{
 		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})
@@ -164,15 +166,20 @@ type tokenizers struct {
 	current *tokenize.Tokenizer
 }
 
-func (t *tokenizers) replace(cfg *config.Config) error {
+// options are what a tokenizer takes of a configuration.
+func (t *tokenizers) options(cfg *config.Config) tokenize.Options {
 	cache := cfg.Tokenize.Cache.Bytes()
 	if cache == 0 {
 		cache = -1 // off
 	}
-	next, err := tokenize.New(tokenize.Options{
+	return tokenize.Options{
 		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cache, Concurrency: cfg.Tokenize.Concurrency,
 		MaxTokens: cfg.Limits.PromptTokens, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
-	})
+	}
+}
+
+func (t *tokenizers) replace(cfg *config.Config) error {
+	next, err := tokenize.New(t.options(cfg))
 	if err != nil {
 		return err
 	}
@@ -188,14 +195,7 @@ func apiKeys(cfg *config.Config) (map[string]string, error) {
 			continue
 		}
 		at := fmt.Sprintf("pools[%d].api_key_file", i)
-		info, err := os.Stat(p.APIKeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", at, err)
-		}
-		if !info.Mode().IsRegular() || info.Size() > maxKey {
-			return nil, fmt.Errorf("%s: %q is not a regular file of at most %d bytes", at, p.APIKeyFile, maxKey)
-		}
-		text, err := os.ReadFile(p.APIKeyFile)
+		text, err := watch.ReadFile(p.APIKeyFile, maxKey)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}

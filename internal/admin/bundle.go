@@ -96,12 +96,13 @@ func (s *Server) pack(name string) ([]byte, error) {
 		{"decisions.jsonl", s.packDecisions},
 		{"goroutines.txt", packGoroutines},
 	}
+	made := s.o.Now().Truncate(time.Second) // tar would round it up, into the future
 	for _, f := range files {
 		text, err := f.text()
 		if err != nil {
 			return nil, fmt.Errorf("bundle %s: %w", f.name, err)
 		}
-		header := &tar.Header{Name: name + "/" + f.name, Mode: 0o600, Size: int64(len(text)), ModTime: s.o.Now()}
+		header := &tar.Header{Name: name + "/" + f.name, Mode: 0o600, Size: int64(len(text)), ModTime: made}
 		if err := archive.WriteHeader(header); err != nil {
 			return nil, fmt.Errorf("bundle %s: %w", f.name, err)
 		}

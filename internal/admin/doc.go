@@ -19,7 +19,7 @@
 // Without a token the listener must be on loopback, and whoever is on the host may read. So that web pages in a browser there may
 // not, a request must name a loopback host (a page of another name that resolves to 127.0.0.1 does not), and commands from another
 // origin are refused. With a token every request must bring it as "Authorization: Bearer TOKEN"; only /healthz and /readyz answer without it, the
-// latter with nothing but ready or not ready. The token is compared in constant time, and its file is read again when it changes.
+// latter with nothing but ready or not ready. The token is compared in constant time, and its file is read again when it changes, and by Reload.
 //
 // Commands need Options.Control, else the listener only reads; each one is logged. They want Content-Type application/json, which no HTML form can send.
 //

@@ -111,6 +111,13 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+// Reload reads the token file again, if there is one, and logs whether its token is in use.
+func (s *Server) Reload() {
+	if s.token != nil {
+		s.token.reload()
+	}
+}
+
 // handler is all paths with their guards: health first, which asks for nothing but a loopback host.
 func (s *Server) handler() http.Handler {
 	guarded := http.NewServeMux()
@@ -165,6 +172,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	go func() { failed <- serve() }()
 	select {
 	case err := <-failed:
+		_ = s.http.Close()
 		return fmt.Errorf("serve admin: %w", err)
 	case <-ctx.Done():
 	}

@@ -4,12 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -42,7 +39,7 @@ func newToken(path string, poll time.Duration, log *slog.Logger) (*token, error)
 
 // read takes over what the file holds; what was in use stays if that is no token.
 func (t *token) read() error {
-	text, err := readToken(t.path)
+	text, err := ReadToken(t.path)
 	if err != nil {
 		return fmt.Errorf("admin.token_file: %w", err)
 	}
@@ -51,27 +48,14 @@ func (t *token) read() error {
 	return nil
 }
 
-func readToken(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%q is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+// ReadToken reads a token file, as both sides of the listener need it. The token shows in no error.
+func ReadToken(path string) (string, error) {
+	data, err := watch.ReadFile(path, maxToken)
 	if err != nil {
 		return "", err
 	}
 	text := strings.TrimSpace(string(data))
 	switch {
-	case len(data) > maxToken:
-		return "", fmt.Errorf("%q is longer than %d bytes", path, maxToken)
 	case strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "", fmt.Errorf("%q does not hold one word of visible ASCII characters", path)
 	case len(text) < minToken:
@@ -92,14 +76,13 @@ func (t *token) brought(r *http.Request) bool {
 
 // follow reads the file again when it changes, until ctx ends.
 func (t *token) follow(ctx context.Context) {
-	err := t.watcher.Run(ctx, func() {
-		if err := t.read(); err != nil {
-			t.log.Warn("the changed token file is refused; the old token stays in use", "error", err)
-			return
-		}
-		t.log.Info("the admin token is read again")
-	})
-	if err != nil && !errors.Is(err, context.Canceled) {
-		t.log.Warn("the token file is not watched any more", "error", err)
+	_ = t.watcher.Run(ctx, t.reload) // it ends with ctx only
+}
+
+func (t *token) reload() {
+	if err := t.read(); err != nil {
+		t.log.Warn("the changed token file is refused; the old token stays in use", "error", err)
+		return
 	}
+	t.log.Info("the admin token is read again")
 }

@@ -9,6 +9,7 @@ import (
 // Change is one difference between two configurations.
 type Change struct {
 	Key  string // full path; pools and endpoints by name, such as pools[chat].endpoints[10.0.0.11:8000].drain
+	Of   string // the same key in the schema, such as pools.endpoints.drain
 	Kind Kind
 }
 
@@ -22,52 +23,62 @@ const (
 	Changed Kind = "changed" // another value
 )
 
-// Under reports whether the change is of key or of a key below it.
+// Under reports whether the change is of a key of the schema, such as pools.fallback, or of a key below it.
 func (c Change) Under(key string) bool {
-	rest, ok := strings.CutPrefix(c.Key, key)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	rest, ok := strings.CutPrefix(c.Of, key)
+	return ok && (rest == "" || rest[0] == '.')
 }
 
 // Diff lists in what b differs from a, in the order of the schema. The order of pools and of endpoints counts for nothing.
 func Diff(a, b *Config) []Change {
-	return diff(nil, "", reflect.ValueOf(*a), reflect.ValueOf(*b))
+	return diff(nil, place{}, reflect.ValueOf(*a), reflect.ValueOf(*b))
 }
 
-func diff(changes []Change, path string, a, b reflect.Value) []Change {
+// place is a key as it stands in a file and in the schema.
+type place struct{ key, of string }
+
+func (p place) join(key string) place { return place{join(p.key, key), join(p.of, key)} }
+
+func (p place) element(name string) place {
+	return place{fmt.Sprintf("%s[%s]", p.key, name), p.of}
+}
+
+func diff(changes []Change, at place, a, b reflect.Value) []Change {
 	t := a.Type()
 	switch {
 	case t.Kind() == reflect.Struct:
 		for i := range t.NumField() {
-			changes = diff(changes, join(path, t.Field(i).Tag.Get("yaml")), a.Field(i), b.Field(i))
+			changes = diff(changes, at.join(t.Field(i).Tag.Get("yaml")), a.Field(i), b.Field(i))
 		}
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
-		changes = diffList(changes, path, a, b)
+		changes = diffList(changes, at, a, b)
 	case t.Kind() == reflect.Slice && a.Len() == 0 && b.Len() == 0:
 	case !reflect.DeepEqual(a.Interface(), b.Interface()):
-		changes = append(changes, Change{path, Changed})
+		changes = append(changes, Change{at.key, at.of, Changed})
 	}
 	return changes
 }
 
 // diffList compares lists whose elements are told apart by their first key: name and address.
-func diffList(changes []Change, path string, a, b reflect.Value) []Change {
+func diffList(changes []Change, list place, a, b reflect.Value) []Change {
 	at := map[string]int{}
 	for i := range b.Len() {
 		at[b.Index(i).Field(0).String()] = i
 	}
 	for i := range a.Len() {
 		name := a.Index(i).Field(0).String()
-		key := fmt.Sprintf("%s[%s]", path, name)
+		element := list.element(name)
 		if j, ok := at[name]; ok {
-			changes = diff(changes, key, a.Index(i), b.Index(j))
+			changes = diff(changes, element, a.Index(i), b.Index(j))
 			delete(at, name)
 		} else {
-			changes = append(changes, Change{key, Removed})
+			changes = append(changes, Change{element.key, element.of, Removed})
 		}
 	}
 	for i := range b.Len() {
 		if name := b.Index(i).Field(0).String(); has(at, name) {
-			changes = append(changes, Change{fmt.Sprintf("%s[%s]", path, name), Added})
+			element := list.element(name)
+			changes = append(changes, Change{element.key, element.of, Added})
 		}
 	}
 	return changes

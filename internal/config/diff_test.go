@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,22 +30,26 @@ pools:
 - {name: chat, mode: off, models: [tiny, small], endpoints: [{address: "10.0.0.1:8000", drain: true}, {address: "10.0.0.2:8000", events: {dial: "tcp://10.0.0.2:5558"}}]}
 - {name: code, models: [big], endpoints: [{address: "10.0.0.3:8000"}]}
 `, []Change{
-			{"budget", Changed},
-			{"limits.body", Changed},
-			{"pools[chat].models", Changed},
-			{"pools[chat].mode", Changed},
-			{"pools[chat].endpoints[10.0.0.1:8000].drain", Changed},
-			{"pools[chat].endpoints[10.0.0.2:8000].events.dial", Changed},
+			{"budget", "budget", Changed},
+			{"limits.body", "limits.body", Changed},
+			{"pools[chat].models", "pools.models", Changed},
+			{"pools[chat].mode", "pools.mode", Changed},
+			{"pools[chat].endpoints[10.0.0.1:8000].drain", "pools.endpoints.drain", Changed},
+			{"pools[chat].endpoints[10.0.0.2:8000].events.dial", "pools.endpoints.events.dial", Changed},
+		}},
+		{"endpoints by IPv6 addresses", strings.ReplaceAll(base, "10.0.0.3:8000", "[fd00::3]:8000"), []Change{
+			{"pools[code].endpoints[10.0.0.3:8000]", "pools.endpoints", Removed},
+			{"pools[code].endpoints[[fd00::3]:8000]", "pools.endpoints", Added},
 		}},
 		{"endpoints and pools", `
 pools:
 - {name: chat, models: [tiny], endpoints: [{address: "10.0.0.4:8000"}, {address: "10.0.0.1:8000"}]}
 - {name: other, models: [big], endpoints: [{address: "10.0.0.3:8000"}]}
 `, []Change{
-			{"pools[chat].endpoints[10.0.0.2:8000]", Removed},
-			{"pools[chat].endpoints[10.0.0.4:8000]", Added},
-			{"pools[code]", Removed},
-			{"pools[other]", Added},
+			{"pools[chat].endpoints[10.0.0.2:8000]", "pools.endpoints", Removed},
+			{"pools[chat].endpoints[10.0.0.4:8000]", "pools.endpoints", Added},
+			{"pools[code]", "pools", Removed},
+			{"pools[other]", "pools", Added},
 		}},
 	}
 	a, err := Parse("a.yaml", []byte(base))
@@ -64,18 +69,20 @@ pools:
 
 func TestChangeUnder(t *testing.T) {
 	tests := []struct {
-		key, under string
-		want       bool
+		of, under string
+		want      bool
 	}{
 		{"listen", "listen", true},
 		{"admin.listen", "admin", true},
 		{"admin.listen", "listen", false},
-		{"pools[chat].mode", "pools", true},
+		{"pools.mode", "pools", true},
+		{"pools.fallback.to", "pools.fallback", true},
+		{"pools", "pools.fallback", false},
 		{"listener", "listen", false},
 	}
 	for _, tt := range tests {
-		if got := (Change{Key: tt.key}).Under(tt.under); got != tt.want {
-			t.Errorf("%q under %q: %v", tt.key, tt.under, got)
+		if got := (Change{Of: tt.of}).Under(tt.under); got != tt.want {
+			t.Errorf("%q under %q: %v", tt.of, tt.under, got)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
@@ -24,12 +23,12 @@ func play(ctx context.Context, site *lab.Site, model string, script []conversati
 	var wg sync.WaitGroup
 	for _, c := range script {
 		wg.Go(func() {
-			if !wait(ctx, c.start) {
+			if !lab.Wait(ctx, c.start) {
 				return
 			}
 			messages := c.messages()
 			for i, t := range c.turns {
-				if i > 0 && !wait(ctx, t.think) {
+				if i > 0 && !lab.Wait(ctx, t.think) {
 					return
 				}
 				messages = append(messages, lab.Message{Role: "user", Content: t.user})
@@ -47,17 +46,6 @@ func play(ctx context.Context, site *lab.Site, model string, script []conversati
 	}
 	wg.Wait()
 	return all
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // perEndpoint counts the requests of Envoy's access log by the address that answered them.

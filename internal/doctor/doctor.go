@@ -32,6 +32,9 @@ type Options struct {
 	TokenFile string
 	CAFile    string
 
+	// CertFile and KeyFile are a client certificate for the router's admin listener, where it wants one.
+	CertFile, KeyFile string
+
 	Probe   bool          // send each engine one completion of one token
 	Ignore  []Code        // findings to leave out
 	Timeout time.Duration // of each request; default 5s

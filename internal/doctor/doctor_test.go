@@ -29,7 +29,7 @@ func TestNew(t *testing.T) {
 		{"unknown code", Options{Config: cfg, Ignore: []Code{NoEventSources, "KV999"}}, `"KV999"`},
 		{"negative timeout", Options{Config: cfg, Timeout: -1}, "timeout"},
 		{"no authorities", Options{Config: cfg, CAFile: "testdata/none.pem"}, "none.pem"},
-		{"authorities that are none", Options{Config: cfg, CAFile: "testdata/README"}, "no certificate"},
+		{"authorities that are none", Options{Config: cfg, CAFile: "testdata/README"}, "CERTIFICATE"},
 		{"good", Options{Config: cfg, Ignore: []Code{NoEventSources}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -4,16 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/tlsfiles"
+	"github.com/kvsteer/kvsteer/internal/watch"
 )
 
 // Bounds of what is read.
@@ -63,48 +63,19 @@ func engineTLS(t config.ClientTLS) (*tls.Config, error) {
 	if !t.On() {
 		return nil, nil
 	}
-	roots, err := readCerts(t.CAFile)
-	if err != nil {
-		return nil, err
-	}
-	c := &tls.Config{RootCAs: roots, ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
-	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, err
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
+	return tlsfiles.Client(tlsfiles.ClientOptions{CAFile: t.CAFile, ServerName: t.ServerName, CertFile: t.CertFile, KeyFile: t.KeyFile})
 }
 
 // routerTLS trusts CAFile or, without one, the listener's own certificate as the configuration names it, whatever name stands in it.
 func routerTLS(o Options) (*tls.Config, error) {
-	if o.CAFile != "" {
-		roots, err := readCerts(o.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
+	c, err := tlsfiles.Client(tlsfiles.ClientOptions{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+	if err != nil {
+		return nil, fmt.Errorf("TLS to the admin listener: %w", err)
 	}
-	own := o.Config.Admin.TLS.CertFile
-	if own == "" {
-		return nil, nil
+	if own := o.Config.Admin.TLS.CertFile; o.CAFile == "" && own != "" {
+		tlsfiles.Pin(c, own)
 	}
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // the next function checks instead: the certificate must be the one in the file
-		VerifyConnection: func(s tls.ConnectionState) error {
-			text, err := readSmall(own)
-			if err != nil {
-				return err
-			}
-			if leaf := firstCert(text); leaf == nil || !leaf.Equal(s.PeerCertificates[0]) {
-				return fmt.Errorf("the certificate is not the one in %s", own)
-			}
-			return nil
-		},
-	}, nil
+	return c, nil
 }
 
 // get reads a URL, at most limit bytes of it.
@@ -191,28 +162,4 @@ func plainError(ctx context.Context, err error) error {
 }
 
 // readSmall reads a file of at most maxSecret bytes.
-func readSmall(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	if info.Size() > maxSecret {
-		return nil, fmt.Errorf("%s is longer than %d bytes", path, maxSecret)
-	}
-	return os.ReadFile(path)
-}
-
-func readCerts(path string) (*x509.CertPool, error) {
-	text, err := readSmall(path)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM form", path)
-	}
-	return pool, nil
-}
+func readSmall(path string) ([]byte, error) { return watch.ReadFile(path, maxSecret) }

@@ -167,7 +167,7 @@ func (f *facts) modelNames() []string {
 	return names
 }
 
-// location names a URL without what may be secret in it.
+// location is a path below the URL of an admin listener.
 func location(url, path string) string {
 	return fmt.Sprintf("%s/%s", strings.TrimSuffix(url, "/"), path)
 }

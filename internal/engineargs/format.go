@@ -119,10 +119,18 @@ func local(e Engine) []string {
 	return []string{"The router must be in the same network namespace: a container of the same pod, or both on the host's network."}
 }
 
-// scalar is text as a YAML string that Kubernetes and Compose hand to the engine as it is: JSON's strings are YAML's, and both
-// replace $$ by $ where a single one could name a variable.
+// scalar is text as a YAML string that Kubernetes and Compose hand to the engine as it is: JSON's strings are YAML's but for characters that YAML
+// takes for breaks or refuses, and both replace $$ by $ where a single one could name a variable.
 func scalar(text string) string {
-	return compact(strings.ReplaceAll(text, "$", "$$"))
+	var b strings.Builder
+	for _, r := range compact(strings.ReplaceAll(text, "$", "$$")) {
+		if unicode.IsControl(r) || r == '\ufeff' {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // JSON writes all engines as one object.

@@ -187,6 +187,24 @@ func TestContainerGivesArguments(t *testing.T) {
 	}
 }
 
+// TestContainerEscapes holds that no character is left that YAML parsers refuse or take for a break.
+func TestContainerEscapes(t *testing.T) {
+	const text = "a\u0085b\x7fc\ufeffd\u2028e\u0001f\n\"<\\é$"
+	got := scalar(text)
+	for _, r := range got {
+		if r != 'é' && (r < ' ' || r > '~') {
+			t.Errorf("%U is left in %s", r, got)
+		}
+	}
+	var read string
+	if err := json.Unmarshal([]byte(got), &read); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(text, dollars(t, read)); d != "" {
+		t.Errorf("(-text +read):\n%s", d)
+	}
+}
+
 // TestJSONGivesArguments reads the JSON back.
 func TestJSONGivesArguments(t *testing.T) {
 	var got struct {

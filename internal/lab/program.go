@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 )
 
 // Start runs a program that is not part of a site, with its output appended to DIR/name.log. It ends with the lab.
@@ -25,3 +26,15 @@ func (p *Process) SignalGroup(sig syscall.Signal) error {
 
 // Answers reports whether a GET of url has status 200.
 func Answers(ctx context.Context, url string) bool { return answers(ctx, url) }
+
+// Wait returns after d, or with false when ctx ends.
+func Wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

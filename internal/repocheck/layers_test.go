@@ -29,7 +29,7 @@ var layers = map[string]int{
 	"internal/enginesim": 1,
 	"internal/demo":      1,
 	"internal/tlsfiles":  1,
-	"internal/doctor":    1,
+	"internal/doctor":    2,
 
 	"internal/engineargs": 1,
 	"internal/vllmdemo":   1,

@@ -76,6 +76,22 @@ kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="exact"} 80
 	}
 }
 
+// gauge is the value of the one series of a name.
+func (w *world) gauge(reg *prometheus.Registry, name string) float64 {
+	w.t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name && len(f.GetMetric()) == 1 {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	w.t.Fatalf("not one series %s", name)
+	return 0
+}
+
 // The cached share of a pool that is matched by text counts the prompts that nobody was sent before.
 func TestMetricsOfTexts(t *testing.T) {
 	reg := prometheus.NewRegistry()
@@ -99,20 +115,4 @@ kvsteer_router_prompt_tokens_total{mode="on",pool="chat",rung="load"} %d
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "kvsteer_router_matched_tokens_total", "kvsteer_router_prompt_tokens_total"); err != nil {
 		t.Error(err)
 	}
-}
-
-// gauge is the value of the one series of a name.
-func (w *world) gauge(reg *prometheus.Registry, name string) float64 {
-	w.t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name && len(f.GetMetric()) == 1 {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	w.t.Fatalf("not one series %s", name)
-	return 0
 }

@@ -13,6 +13,8 @@
 // TLS 1.2 is the least. With client authorities a client must bring a certificate of one of them, whatever its names. Sessions are not
 // taken up again, since a resumed one would pass by the authorities of today.
 //
+// Client and Pin are the side that connects: they read their files once, and at each handshake.
+//
 // # Concurrency
 //
 // Config may be used by any number of connections at a time, while Run and Reload replace what it serves. Run returns nil when its context

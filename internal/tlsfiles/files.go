@@ -85,22 +85,19 @@ func (f *Files) Config() *tls.Config { return f.config }
 
 // Run takes over changed files until ctx ends.
 func (f *Files) Run(ctx context.Context) error {
-	return f.watcher.Run(ctx, func() {
-		if err := f.Reload(); err != nil {
-			f.o.Log.Warn("changed TLS files are refused; the old ones stay in use", "listener", f.o.Listener, "error", err)
-		}
-	})
+	return f.watcher.Run(ctx, f.Reload)
 }
 
-// Reload reads the files and takes them over if they are good; otherwise what was in use stays.
-func (f *Files) Reload() error {
+// Reload reads the files and takes them over if they are good; otherwise what was in use stays. It logs and counts which of the two.
+func (f *Files) Reload() {
 	err := f.take()
 	f.o.Metrics.reloaded(f.o.Listener, err)
-	if err == nil {
-		expiry := expiry(f.inUse.Load().Certificates[0])
-		f.o.Log.Info("TLS files are read again", "listener", f.o.Listener, "expires", expiry.UTC().Format(time.RFC3339))
+	if err != nil {
+		f.o.Log.Warn("changed TLS files are refused; the old ones stay in use", "listener", f.o.Listener, "error", err)
+		return
 	}
-	return err
+	expiry := expiry(f.inUse.Load().Certificates[0])
+	f.o.Log.Info("TLS files are read again", "listener", f.o.Listener, "expires", expiry.UTC().Format(time.RFC3339))
 }
 
 // take reads the files and puts them to use.
@@ -129,24 +126,31 @@ func (f *Files) take() error {
 }
 
 func (f *Files) certificate() (cert tls.Certificate, err error) {
-	chain, err := readPEM(f.o.CertFile)
-	if err != nil {
-		return cert, fmt.Errorf("%s.cert_file: %w", f.o.Key, err)
-	}
-	if _, err := certificates(f.o.CertFile, chain); err != nil {
-		return cert, fmt.Errorf("%s.cert_file: %w", f.o.Key, err)
-	}
-	key, err := readPEM(f.o.KeyFile)
-	if err != nil {
-		return cert, fmt.Errorf("%s.key_file: %w", f.o.Key, err)
-	}
-	// The certificate is known to be good, so that an error is about the key.
-	cert, err = tls.X509KeyPair(chain, key)
-	if err != nil {
-		return cert, fmt.Errorf("%s.key_file: %q: %w", f.o.Key, f.o.KeyFile, plain(err))
+	if cert, err = keyPair(f.o.CertFile, f.o.KeyFile); err != nil {
+		return cert, fmt.Errorf("%s.%w", f.o.Key, err)
 	}
 	if end := cert.Leaf.NotAfter; f.o.Now().After(end) {
 		return cert, fmt.Errorf("%s.cert_file: %q has expired on %s", f.o.Key, f.o.CertFile, end.UTC().Format(time.RFC3339))
+	}
+	return cert, nil
+}
+
+// keyPair reads a certificate chain and its key. Its error begins with the name of the file's key.
+func keyPair(certFile, keyFile string) (cert tls.Certificate, err error) {
+	chain, err := readPEM(certFile)
+	if err != nil {
+		return cert, fmt.Errorf("cert_file: %w", err)
+	}
+	if _, err := certificates(certFile, chain); err != nil {
+		return cert, fmt.Errorf("cert_file: %w", err)
+	}
+	private, err := readPEM(keyFile)
+	if err != nil {
+		return cert, fmt.Errorf("key_file: %w", err)
+	}
+	// The certificate is known to be good, so that an error is about the key.
+	if cert, err = tls.X509KeyPair(chain, private); err != nil {
+		return cert, fmt.Errorf("key_file: %q: %w", keyFile, plain(err))
 	}
 	return cert, nil
 }

@@ -6,37 +6,15 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
+
+	"github.com/kvsteer/kvsteer/internal/watch"
 )
 
 // maxFile bounds a PEM file: the authorities of all public certificates take a quarter of it.
 const maxFile = 1 << 20
 
-func readPEM(path string) ([]byte, error) {
-	// A named pipe would block the open for ever.
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%q is not a regular file", path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%q is longer than %d bytes", path, maxFile)
-	}
-	return data, nil
-}
+func readPEM(path string) ([]byte, error) { return watch.ReadFile(path, maxFile) }
 
 // certificates are all of a file's. Each must be readable: one that is passed over would be missed much later, by a client.
 func certificates(path string, data []byte) ([]*x509.Certificate, error) {

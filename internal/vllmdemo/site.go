@@ -222,7 +222,7 @@ func label(endpoint string) string { return fmt.Sprintf("endpoint=%q", endpoint)
 func (s *site) until(ctx context.Context, what string, condition func() bool) error {
 	return within(ctx, settleTime, func(ctx context.Context) error {
 		for !condition() {
-			if !wait(ctx, 20*time.Millisecond) {
+			if !lab.Wait(ctx, 20*time.Millisecond) {
 				return fmt.Errorf("waiting until %s: %w", what, context.Cause(ctx))
 			}
 		}

@@ -52,7 +52,7 @@ func (s *site) hold(ctx context.Context, c conversation, done func()) []seen {
 	var all []seen
 	messages := []lab.Message{{Role: "system", Content: c.system}}
 	for i, t := range c.turns {
-		if i > 0 && !wait(ctx, t.think) {
+		if i > 0 && !lab.Wait(ctx, t.think) {
 			break
 		}
 		messages = append(messages, lab.Message{Role: "user", Content: t.user})
@@ -92,7 +92,7 @@ func (s *site) addEntries(ctx context.Context, all []seen) error {
 			for _, e := range more {
 				s.entries[e.RequestID] = e
 			}
-			if len(more) == 0 && !wait(ctx, 20*time.Millisecond) {
+			if len(more) == 0 && !lab.Wait(ctx, 20*time.Millisecond) {
 				return context.Cause(ctx)
 			}
 		}
@@ -124,16 +124,4 @@ func broken(how string, r lab.Reply) error {
 		return fmt.Errorf("a request %s: %w", how, r.Err)
 	}
 	return fmt.Errorf("a request %s: status %d: %.300s", how, r.Status, r.Body)
-}
-
-// wait returns after d, or with false when ctx ends.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

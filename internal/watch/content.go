@@ -34,27 +34,34 @@ func read(path string, before state) state {
 }
 
 func digest(path string) (sum [sha256.Size]byte, err error) {
+	data, err := ReadFile(path, maxFile)
+	if err != nil {
+		return sum, err
+	}
+	return sha256.Sum256(data), nil
+}
+
+// ReadFile reads a file that others may replace by anything: it must be a regular one of at most limit bytes.
+func ReadFile(path string, limit int64) ([]byte, error) {
 	// A named pipe would block the open for ever.
 	info, err := os.Stat(path)
 	if err != nil {
-		return sum, err
+		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return sum, errors.New("not a regular file")
+		return nil, fmt.Errorf("%q is not a regular file", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return sum, err
+		return nil, err
 	}
 	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
-		return sum, err
+		return nil, err
 	}
-	if n > maxFile {
-		return sum, fmt.Errorf("longer than %d bytes", maxFile)
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%q is longer than %d bytes", path, limit)
 	}
-	h.Sum(sum[:0])
-	return sum, nil
+	return data, nil
 }

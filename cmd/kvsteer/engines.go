@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +44,7 @@ func newDialTLS(files config.ClientTLS, http2 bool, log *slog.Logger) (*dialTLS,
 	d.state = d.look()
 	var err error
 	if d.config, err = d.read(); err != nil {
-		return nil, fmt.Errorf("engines.tls.%w", err)
+		return nil, err
 	}
 	return d, nil
 }
@@ -84,7 +84,7 @@ func (d *dialTLS) reload() {
 func (d *dialTLS) take() {
 	c, err := d.read()
 	if err != nil {
-		d.log.Warn("changed TLS files of engines are refused; the old ones stay in use", "error", fmt.Errorf("engines.tls.%w", err))
+		d.log.Warn("changed TLS files of engines are refused; the old ones stay in use", "error", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
 	d.config = c
@@ -103,6 +103,6 @@ func (d *dialTLS) look() [3]fileState {
 
 func (d *dialTLS) read() (*tls.Config, error) {
 	return tlsfiles.Client(tlsfiles.ClientOptions{
-		CAFile: d.files.CAFile, ServerName: d.files.ServerName, CertFile: d.files.CertFile, KeyFile: d.files.KeyFile, Protocols: []string{d.alpn},
+		Key: "engines.tls", CAFile: d.files.CAFile, ServerName: d.files.ServerName, CertFile: d.files.CertFile, KeyFile: d.files.KeyFile, Protocols: []string{d.alpn},
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,11 +28,10 @@ func newSecured(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger)
 			Protocols: []string{protocol}, Log: log.With("component", "tls"), Metrics: metrics,
 		})
 	}
-	if s.extproc, err = open("extproc", "tls", cfg.TLS, "h2"); err != nil {
-		return s, err
-	}
-	s.admin, err = open("admin", "admin.tls", cfg.Admin.TLS, "http/1.1")
-	return s, err
+	var adminErr error
+	s.extproc, err = open("extproc", "tls", cfg.TLS, "h2")
+	s.admin, adminErr = open("admin", "admin.tls", cfg.Admin.TLS, "http/1.1")
+	return s, errors.Join(err, adminErr)
 }
 
 // tlsOf is what a listener speaks; nil: clear text.

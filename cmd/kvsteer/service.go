@@ -53,12 +53,12 @@ type service struct {
 
 // newService builds every part of the router and starts none. path is the file that cfg was read from, and is read again from.
 func newService(path string, cfg *config.Config, log *slog.Logger) (*service, error) {
-	keys, err := apiKeys(cfg)
+	reg := prometheus.NewRegistry()
+	s := &service{log: log}
+	keys, err := s.readFiles(cfg, reg)
 	if err != nil {
 		return nil, err
 	}
-	reg := prometheus.NewRegistry()
-	s := &service{log: log}
 	if err := registerProcess(reg); err != nil {
 		return nil, err
 	}
@@ -70,9 +70,6 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	kvindex.NewMetrics(reg, index)
 	texts, err := approx.New(approx.Options{MaxSlots: slots(capacity), Log: log.With("component", "approx"), Metrics: approx.NewMetrics(reg)})
 	if err != nil {
-		return nil, err
-	}
-	if s.engineTLS, err = newDialTLS(cfg.Engines.TLS, cfg.Engines.HTTP2, log.With("component", "tls")); err != nil {
 		return nil, err
 	}
 	dialTLS := s.engineTLS.dialer()
@@ -99,9 +96,6 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	s.readiness = &readiness{router: s.router, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
-	if s.tls, err = newSecured(cfg, reg, log); err != nil {
-		return nil, err
-	}
 	limits := limits(cfg)
 	limits.Reflection = cfg.Reflection
 	limits.TLS = tlsOf(s.tls.extproc)
@@ -118,6 +112,23 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		tokenizers: tokenizers, keys: keys, current: cfg,
 	}
 	return s, nil
+}
+
+// readFiles reads the files that a configuration names: certificates and their keys, the admin token, and the API keys, which it returns.
+// Its error joins all that is wrong with them.
+func (s *service) readFiles(cfg *config.Config, reg prometheus.Registerer) (map[string]string, error) {
+	var errs [4]error
+	s.tls, errs[0] = newSecured(cfg, reg, s.log)
+	if cfg.Admin.TokenFile != "" {
+		// The admin server, which is made last, reads it for itself.
+		if _, err := admin.ReadToken(cfg.Admin.TokenFile); err != nil {
+			errs[1] = fmt.Errorf("admin.token_file: %w", err)
+		}
+	}
+	s.engineTLS, errs[2] = newDialTLS(cfg.Engines.TLS, cfg.Engines.HTTP2, s.log.With("component", "tls"))
+	keys, err := apiKeys(cfg)
+	errs[3] = err
+	return keys, errors.Join(errs[:]...)
 }
 
 func registerProcess(reg *prometheus.Registry) error {
@@ -187,9 +198,10 @@ func (t *tokenizers) replace(cfg *config.Config) error {
 	return nil
 }
 
-// apiKeys reads the pools' keys. What they are never shows in an error.
+// apiKeys reads the pools' keys. Its error joins all that is wrong with them; what they are never shows in it.
 func apiKeys(cfg *config.Config) (map[string]string, error) {
 	keys := map[string]string{}
+	var errs []error
 	for i, p := range cfg.Pools {
 		if p.APIKeyFile == "" {
 			continue
@@ -197,13 +209,18 @@ func apiKeys(cfg *config.Config) (map[string]string, error) {
 		at := fmt.Sprintf("pools[%d].api_key_file", i)
 		text, err := watch.ReadFile(p.APIKeyFile, maxKey)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", at, err)
+			errs = append(errs, fmt.Errorf("%s: %w", at, err))
+			continue
 		}
 		key := strings.TrimSpace(string(text))
 		if key == "" || strings.ContainsAny(key, "\r\n\x00") {
-			return nil, fmt.Errorf("%s: %q does not hold one line of text", at, p.APIKeyFile)
+			errs = append(errs, fmt.Errorf("%s: %q does not hold one line of text", at, p.APIKeyFile))
+			continue
 		}
 		keys[p.Name] = key
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return keys, nil
 }

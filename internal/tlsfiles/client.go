@@ -10,6 +10,7 @@ import (
 
 // ClientOptions name the files of the side that connects. The zero value trusts the system's authorities.
 type ClientOptions struct {
+	Key        string   // where a configuration names the files, such as "engines.tls"; "": nowhere
 	CAFile     string   // PEM: authorities of the server's certificate; "": the system's
 	ServerName string   // sent as SNI and looked for in that certificate; "": the host that is connected to
 	CertFile   string   // PEM: a client certificate with its chain; "": none
@@ -17,24 +18,30 @@ type ClientOptions struct {
 	Protocols  []string // application protocols (ALPN), the preferred one first
 }
 
-// Client reads the files once. Its error begins with the key of the file that is wrong, such as "ca_file: ".
+// Client reads the files once. Its error joins all that is wrong, each with the key of its file, such as "ca_file: ".
 func Client(o ClientOptions) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName, NextProtos: slices.Clone(o.Protocols)}
+	prefix := ""
+	if o.Key != "" {
+		prefix = o.Key + "."
+	}
+	var errs []error
 	if o.CAFile != "" {
 		var err error
 		if c.RootCAs, err = authorities(o.CAFile); err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
+			errs = append(errs, fmt.Errorf("%sca_file: %w", prefix, err))
 		}
 	}
-	if (o.CertFile == "") != (o.KeyFile == "") {
-		return nil, errors.New("cert_file and key_file are both needed for a client certificate")
-	}
-	if o.CertFile != "" {
-		cert, err := keyPair(o.CertFile, o.KeyFile)
-		if err != nil {
-			return nil, err
-		}
+	switch {
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		errs = append(errs, fmt.Errorf("%scert_file and %skey_file are both needed for a client certificate", prefix, prefix))
+	case o.CertFile != "":
+		cert, err := keyPair(prefix, o.CertFile, o.KeyFile)
+		errs = append(errs, err)
 		c.Certificates = []tls.Certificate{cert}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return c, nil
 }

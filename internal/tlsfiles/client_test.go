@@ -60,6 +60,7 @@ func TestClientFiles(t *testing.T) {
 		"no key":               {ClientOptions{CertFile: cert}, "cert_file and key_file"},
 		"no certificate":       {ClientOptions{KeyFile: key}, "cert_file and key_file"},
 		"swapped":              {ClientOptions{CertFile: key, KeyFile: cert}, "cert_file: "},
+		"nothing there":        {ClientOptions{Key: "e.tls", CAFile: "/none/ca", CertFile: "/none/cert", KeyFile: "/none/key"}, "e.tls.ca_file: stat /none/ca: no such file or directory\ne.tls.cert_file: stat /none/cert: no such file or directory\ne.tls.key_file: stat /none/key: "},
 		"key of another":       {ClientOptions{CertFile: ours.File, KeyFile: key}, "key_file: "},
 	} {
 		if c, err := Client(tt.o); c != nil || err == nil || !strings.HasPrefix(err.Error(), tt.want) {

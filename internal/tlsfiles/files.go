@@ -41,7 +41,7 @@ type Files struct {
 	mu sync.Mutex // held while files are read and taken over
 }
 
-// New reads the files. Its error says what is wrong with which of them.
+// New reads the files. Its error joins all that is wrong with them.
 func New(o Options) (*Files, error) {
 	if o.CertFile == "" || o.KeyFile == "" {
 		return nil, fmt.Errorf("%s: cert_file and key_file are both needed", o.Key)
@@ -93,7 +93,7 @@ func (f *Files) Reload() {
 	err := f.take()
 	f.o.Metrics.reloaded(f.o.Listener, err)
 	if err != nil {
-		f.o.Log.Warn("changed TLS files are refused; the old ones stay in use", "listener", f.o.Listener, "error", err)
+		f.o.Log.Warn("changed TLS files are refused; the old ones stay in use", "listener", f.o.Listener, "error", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
 	expiry := expiry(f.inUse.Load().Certificates[0])
@@ -105,9 +105,7 @@ func (f *Files) take() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	cert, err := f.certificate()
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	c := &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             f.o.Protocols,
@@ -117,8 +115,11 @@ func (f *Files) take() error {
 	if f.o.ClientCAFile != "" {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 		if c.ClientCAs, err = authorities(f.o.ClientCAFile); err != nil {
-			return fmt.Errorf("%s.client_ca_file: %w", f.o.Key, err)
+			errs = append(errs, fmt.Errorf("%s.client_ca_file: %w", f.o.Key, err))
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	f.inUse.Store(c)
 	f.o.Metrics.expires(f.o.Listener, expiry(cert))
@@ -126,8 +127,8 @@ func (f *Files) take() error {
 }
 
 func (f *Files) certificate() (cert tls.Certificate, err error) {
-	if cert, err = keyPair(f.o.CertFile, f.o.KeyFile); err != nil {
-		return cert, fmt.Errorf("%s.%w", f.o.Key, err)
+	if cert, err = keyPair(f.o.Key+".", f.o.CertFile, f.o.KeyFile); err != nil {
+		return cert, err
 	}
 	if end := cert.Leaf.NotAfter; f.o.Now().After(end) {
 		return cert, fmt.Errorf("%s.cert_file: %q has expired on %s", f.o.Key, f.o.CertFile, end.UTC().Format(time.RFC3339))
@@ -135,22 +136,25 @@ func (f *Files) certificate() (cert tls.Certificate, err error) {
 	return cert, nil
 }
 
-// keyPair reads a certificate chain and its key. Its error begins with the name of the file's key.
-func keyPair(certFile, keyFile string) (cert tls.Certificate, err error) {
-	chain, err := readPEM(certFile)
-	if err != nil {
-		return cert, fmt.Errorf("cert_file: %w", err)
+// keyPair reads a certificate chain and its key. Its error joins what is wrong with each of them, with prefix and the file's key.
+func keyPair(prefix, certFile, keyFile string) (cert tls.Certificate, err error) {
+	chain, certErr := readPEM(certFile)
+	if certErr == nil {
+		_, certErr = certificates(certFile, chain)
 	}
-	if _, err := certificates(certFile, chain); err != nil {
-		return cert, fmt.Errorf("cert_file: %w", err)
+	if certErr != nil {
+		certErr = fmt.Errorf("%scert_file: %w", prefix, certErr)
 	}
-	private, err := readPEM(keyFile)
-	if err != nil {
-		return cert, fmt.Errorf("key_file: %w", err)
+	private, keyErr := readPEM(keyFile)
+	if keyErr != nil {
+		keyErr = fmt.Errorf("%skey_file: %w", prefix, keyErr)
+	}
+	if err := errors.Join(certErr, keyErr); err != nil {
+		return cert, err
 	}
 	// The certificate is known to be good, so that an error is about the key.
 	if cert, err = tls.X509KeyPair(chain, private); err != nil {
-		return cert, fmt.Errorf("key_file: %q: %w", keyFile, plain(err))
+		return cert, fmt.Errorf("%skey_file: %q: %w", prefix, keyFile, plain(err))
 	}
 	return cert, nil
 }

@@ -154,6 +154,13 @@ func TestNewRefuses(t *testing.T) {
 		{"no certificate", func(dir string, _ *Options) error { return os.Remove(dir + "/router.pem") }, []string{"tls.cert_file: ", "router.pem: no such file"}},
 		{"no key", func(dir string, _ *Options) error { return os.Remove(dir + "/router.key") }, []string{"tls.key_file: ", "router.key: no such file"}},
 		{"no authorities", func(dir string, o *Options) error { o.ClientCAFile = dir + "/none"; return nil }, []string{"tls.client_ca_file: ", "none: no such file"}},
+		{
+			"nothing there", func(dir string, o *Options) error {
+				o.ClientCAFile = dir + "/none"
+				return errors.Join(os.Remove(dir+"/router.pem"), os.Remove(dir+"/router.key"))
+			},
+			[]string{"tls.cert_file: ", "\ntls.key_file: ", "\ntls.client_ca_file: "},
+		},
 		{"a folder", func(dir string, o *Options) error { o.CertFile = dir; return nil }, []string{"tls.cert_file: ", "is not a regular file"}},
 		{
 			"no PEM", func(dir string, _ *Options) error { return os.WriteFile(dir+"/router.pem", []byte("text"), 0o600) },

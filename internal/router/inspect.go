@@ -1,6 +1,9 @@
 package router
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // State returns what the router holds and believes at this moment. Its parts are read one after the other, while decisions go on.
 func (r *Router) State() State {
@@ -15,7 +18,7 @@ func (r *Router) State() State {
 		loads := f.loads(targets, now)
 		for i, t := range targets {
 			es := t.state()
-			es.Backlog, es.Memory = loads[i].backlog, loads[i].memory
+			es.Backlog, es.Memory = int(math.Round(loads[i].backlog)), int(math.Round(loads[i].memory))
 			ps.Endpoints = append(ps.Endpoints, es)
 		}
 		state.Pools = append(state.Pools, ps)

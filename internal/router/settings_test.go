@@ -232,6 +232,20 @@ func TestState(t *testing.T) {
 	}
 }
 
+// Tools and people get whole tokens, rounded.
+func TestStateRounds(t *testing.T) {
+	w := newWorld(t, Options{PrefillRate: 1000}, chat(1))
+	w.decide(5000)
+	w.pass(300 * time.Microsecond) // 0.3 tokens are worked off
+	if e := w.r.State().Pools[0].Endpoints[0]; e.Backlog != 5000 {
+		t.Errorf("backlog %d after 0.3 tokens, want 5000", e.Backlog)
+	}
+	w.pass(500 * time.Microsecond)
+	if e := w.r.State().Pools[0].Endpoints[0]; e.Backlog != 4999 {
+		t.Errorf("backlog %d after 0.8 tokens, want 4999", e.Backlog)
+	}
+}
+
 func TestSources(t *testing.T) {
 	w := newWorld(t, Options{}, chat(4))
 	check := func(what string, settled, all int) {

@@ -38,8 +38,8 @@ type EndpointState struct {
 
 	ApproximateBlocks int `json:"approximate_blocks"` // blocks of text believed to be there
 
-	Backlog float64 `json:"backlog_tokens"` // prompt tokens charged and not worked off
-	Memory  float64 `json:"memory_tokens"`  // tokens of running and recent requests
+	Backlog int `json:"backlog_tokens"` // prompt tokens charged and not worked off, rounded
+	Memory  int `json:"memory_tokens"`  // tokens of running and recent requests
 }
 
 // PastDecision is one decision that was made.

@@ -24,7 +24,7 @@ func TestModeText(t *testing.T) {
 func TestStateAsJSON(t *testing.T) {
 	want := State{Pools: []PoolState{{
 		Name: "chat", Models: []string{"llama"}, Mode: ModeOn, Percent: 10,
-		Endpoints: []EndpointState{{Address: "10.0.0.1:8000", Healthy: true, Events: true, Problem: "no_token_ids", Blocks: 7, Backlog: 12.5}},
+		Endpoints: []EndpointState{{Address: "10.0.0.1:8000", Healthy: true, Events: true, Problem: "no_token_ids", Blocks: 7, Backlog: 12}},
 	}}}
 	text, err := json.Marshal(want)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestStateAsJSON(t *testing.T) {
 	}
 	const written = `{"time":"0001-01-01T00:00:00Z","pools":[{"name":"chat","models":["llama"],"mode":"on","percent":10,"endpoints":[` +
 		`{"address":"10.0.0.1:8000","healthy":true,"suspect":false,"draining":false,"events":true,"connected":false,"matchable":false,` +
-		`"problem":"no_token_ids","block_size":0,"blocks":7,"device_blocks":0,"approximate_blocks":0,"backlog_tokens":12.5,"memory_tokens":0}]}]}`
+		`"problem":"no_token_ids","block_size":0,"blocks":7,"device_blocks":0,"approximate_blocks":0,"backlog_tokens":12,"memory_tokens":0}]}]}`
 	if diff := cmp.Diff(written, string(text)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

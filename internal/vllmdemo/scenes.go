@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"time"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
@@ -30,7 +31,7 @@ func (s *site) afterReset(ctx context.Context, rng *rand.Rand) ([]Check, error) 
 	blocks := s.metric(ctx, "kvsteer_router_endpoint_blocks", `tier="device"`)
 	resets := s.metric(ctx, "kvsteer_subscriber_resets_total", `cause="cleared"`)
 	for _, e := range s.engines {
-		if err := post(ctx, "http://"+e+"/reset_prefix_cache"); err != nil {
+		if err := post(ctx, "http://"+e+"/reset_prefix_cache", resetTime); err != nil {
 			return nil, err
 		}
 		// An engine says so with the batch of its next request.
@@ -184,7 +185,13 @@ func predicted(part, what string, one seen, some bool) Check {
 	return c
 }
 
-func post(ctx context.Context, url string) error {
+// resetTime bounds the emptying of a prefix cache, which an engine does between two steps.
+const resetTime = 30 * time.Second
+
+// post asks an engine to do something that has no body, and gives up after d.
+func post(ctx context.Context, url string, d time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("not within %s", d))
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
 		return err

@@ -2,8 +2,10 @@ package enginesim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -27,13 +29,31 @@ type prompt struct {
 func decodeBody(raw []byte) (*requestBody, *apiError) {
 	var b requestBody
 	if err := json.Unmarshal(raw, &b); err != nil {
-		kind := "json_invalid"
-		if json.Valid(raw) {
-			kind = "type_error"
+		if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) {
+			return nil, wrongType(wrong)
 		}
-		return nil, invalid("body", "1 validation error:\n  {'type': '%s', 'loc': 'body', 'msg': '%s'}", kind, strings.ReplaceAll(err.Error(), "'", ""))
+		return nil, invalid("body", "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body', 'msg': '%s'}", strings.ReplaceAll(err.Error(), "'", ""))
 	}
 	return &b, nil
+}
+
+// wrongType says which field of a body has a value of another type than it needs, in the terms of JSON.
+func wrongType(e *json.UnmarshalTypeError) *apiError {
+	at, want := "body", "dictionary"
+	if e.Field != "" {
+		at += "." + e.Field
+	}
+	switch e.Type.Kind() {
+	case reflect.String:
+		want = "string"
+	case reflect.Bool:
+		want = "boolean"
+	case reflect.Slice:
+		want = "list"
+	case reflect.Int:
+		want = "integer"
+	}
+	return invalid("body", "1 validation error:\n  {'type': 'type_error', 'loc': '%s', 'msg': 'Input should be a valid %s'}", at, want)
 }
 
 // adapterOf finds the model a request names; nil is the base model.

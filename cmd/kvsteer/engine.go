@@ -90,6 +90,15 @@ func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 		name, path, _ := strings.Cut(a, "=")
 		o.Adapters = append(o.Adapters, enginesim.Adapter{Name: name, Path: path})
 	}
+	// 0 would be the default to package enginesim; here it is a mistake.
+	for _, size := range []struct {
+		flag string
+		n    int
+	}{{"block-size", c.BlockSize}, {"blocks", c.Blocks}, {"step-tokens", c.StepTokens}, {"max-concurrency", c.MaxConcurrency}} {
+		if size.n == 0 {
+			return o, fmt.Errorf("--%s: 0 is too few", size.flag)
+		}
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return o, errors.New("--tls-cert and --tls-key are both needed for TLS")
 	}

@@ -43,6 +43,8 @@ func (c *modeCmd) Validate() error {
 		return nil
 	case c.Mode == "":
 		return errors.New("--percent needs POOL and MODE")
+	case c.Mode != router.ModeOn.String():
+		return fmt.Errorf("--percent is the share that mode on steers: with mode %s it has no meaning", c.Mode)
 	case *c.Percent < 0 || *c.Percent > 100:
 		return fmt.Errorf("--percent: %d is not in the range 0 to 100", *c.Percent)
 	}

@@ -58,6 +58,10 @@ func (s *Server) setMode(w http.ResponseWriter, r *http.Request) {
 	}
 	after.Mode = *body.Mode
 	if body.Percent != nil {
+		if after.Mode != router.ModeOn {
+			answer(w, http.StatusBadRequest, problem{Error: fmt.Sprintf("percent is the share that mode on steers: with mode %s it has no meaning", after.Mode)})
+			return
+		}
 		after.Percent = *body.Percent
 	}
 	if after.Percent < 0 || after.Percent > 100 {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -80,6 +81,43 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// routed has requests that mux has no handler for answered as the others are: under /api/ with a problem, elsewhere with the paths there are.
+func routed(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		own := &statusOnly{ResponseWriter: w, status: http.StatusOK}
+		mux.ServeHTTP(own, r) // tells 404 from 405, and sets Allow
+		text := "there is no such path"
+		switch own.status {
+		case http.StatusNotFound:
+		case http.StatusMethodNotAllowed:
+			text = "this path is for " + w.Header().Get("Allow")
+		default: // on to the path's one spelling
+			w.WriteHeader(own.status)
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			answer(w, own.status, problem{Error: text + "; GET / lists the paths"})
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(own.status)
+		_, _ = io.WriteString(w, text+"\n\n"+index)
+	})
+}
+
+// statusOnly keeps the status of an answer, and drops its body.
+type statusOnly struct {
+	http.ResponseWriter
+	status int
+}
+
+func (s *statusOnly) WriteHeader(status int)      { s.status = status }
+func (s *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
 
 // command guards a handler that changes something.
 func (s *Server) command(next http.HandlerFunc) http.Handler {

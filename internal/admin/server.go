@@ -69,6 +69,9 @@ const index = `kvsteer router
   /api/v1/decisions    the latest decisions
   /api/v1/config       the configuration in use
   /api/v1/bundle       all of it in one file
+commands, by POST:
+  /api/v1/pools/POOL/mode
+  /api/v1/endpoints/ADDRESS/drain, undrain or reset
 `
 
 // New returns a server that Run starts. It reads the token file.
@@ -133,7 +136,7 @@ func (s *Server) handler() http.Handler {
 	guarded.Handle("POST /api/v1/endpoints/{address}/reset", s.command(s.reset))
 
 	mux := http.NewServeMux()
-	mux.Handle("/", s.authorized(guarded))
+	mux.Handle("/", s.authorized(routed(guarded)))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	return s.protected(mux)

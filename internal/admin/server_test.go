@@ -163,11 +163,15 @@ func TestReads(t *testing.T) {
 		{"GET", "/api/v1/decisions?n=1001", 400, "1 to 1000"},
 		{"GET", "/api/v1/decisions?n=some", 400, "1 to 1000"},
 		{"GET", "/api/v1/config", 200, `{"listen":"unix:x.sock"}`},
-		{"GET", "/secret", 404, ""},
-		{"GET", "/api/v1/pools/chat/mode", 405, ""},
-		{"GET", "/debug/pprof/", 404, ""},
-		{"POST", "/metrics", 405, ""},
-		{"DELETE", "/api/v1/state", 405, ""},
+		{"GET", "/secret", 404, "there is no such path\n\nkvsteer router\n"},
+		{"GET", "/api/v2/state", 404, `{"error":"there is no such path; GET / lists the paths"}`},
+		{"POST", "/api/v1/pools/chat/drain", 404, `{"error":"there is no such path`},
+		{"GET", "/api/", 404, `{"error":"there is no such path`},
+		{"GET", "/api/v1//state", 307, ""},
+		{"GET", "/api/v1/pools/chat/mode", 405, `{"error":"this path is for POST; GET / lists the paths"}`},
+		{"GET", "/debug/pprof/", 404, "there is no such path"},
+		{"POST", "/metrics", 405, "this path is for GET, HEAD\n"},
+		{"DELETE", "/api/v1/state", 405, `{"error":"this path is for GET, HEAD; GET / lists the paths"}`},
 	}
 	for _, tt := range tests {
 		status, body, header := request{method: tt.method, path: tt.path}.send(s.handler())
@@ -176,6 +180,9 @@ func TestReads(t *testing.T) {
 		}
 		if header.Get("Cache-Control") != "no-store" || header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s %s: headers %v", tt.method, tt.path, header)
+		}
+		if kind := header.Get("Content-Type"); strings.HasPrefix(tt.text, "{") != (kind == "application/json") && strings.HasPrefix(tt.path, "/api/") && status >= 404 {
+			t.Errorf("%s %s: Content-Type %q", tt.method, tt.path, kind)
 		}
 	}
 }
@@ -218,6 +225,8 @@ func TestCommands(t *testing.T) {
 		{"percent 0", "pools/chat/mode", `{"mode":"on","percent":0}`, nil, 200, `"percent":0,`, "mode chat on 00"},
 		{"percent too high", "pools/chat/mode", `{"mode":"on","percent":101}`, nil, 400, "percent 101 is not in the range 0 to 100", ""},
 		{"percent negative", "pools/chat/mode", `{"mode":"on","percent":-1}`, nil, 400, "percent -1", ""},
+		{"percent while observed", "pools/chat/mode", `{"mode":"observe","percent":5}`, nil, 400, `{"error":"percent is the share that mode on steers: with mode observe it has no meaning"}`, ""},
+		{"percent while off", "pools/chat/mode", `{"mode":"off","percent":100}`, nil, 400, "with mode off it has no meaning", ""},
 		{"percent alone", "pools/chat/mode", `{"percent":5}`, nil, 400, "mode is missing", ""},
 		{"no body", "pools/chat/mode", ``, nil, 400, "mode is missing", ""},
 		{"unknown mode", "pools/chat/mode", `{"mode":"loud"}`, nil, 400, `mode \"loud\" is none of on, observe and off`, ""},

@@ -33,11 +33,7 @@ func (f *facts) examineConfig(c *collector) {
 				c.found(Draining, "engine "+e.Address, "drain: true")
 			}
 		}
-		if p.Mode != "on" {
-			c.found(NotSteering, "pool "+p.Name, "its mode is %s", p.Mode)
-		} else if p.Percent < 100 {
-			c.found(NotSteering, "pool "+p.Name, "%d %% of its requests are steered", p.Percent)
-		}
+		f.examineMode(c, p)
 	}
 }
 

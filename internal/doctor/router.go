@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/kvsteer/kvsteer/internal/config"
 )
 
 // routerFacts is what the router's admin listener says.
@@ -75,7 +77,7 @@ func (f *facts) examineRouter(c *collector) {
 		c.found(ReloadRefused, "router", "the configuration that it found last was refused; its log says why")
 	}
 	f.examineEndpoints(c)
-	f.examineModes(c)
+	f.examineDrains(c)
 	f.examineRatios(c)
 }
 
@@ -110,18 +112,46 @@ func (f *facts) examineEndpoints(c *collector) {
 	}
 }
 
-// examineModes finds what admin calls have changed, and nobody sees in the configuration.
-func (f *facts) examineModes(c *collector) {
-	for _, p := range f.cfg.Pools {
-		on, known := f.router.metrics.sum("kvsteer_router_pool_percent", "pool", p.Name, "mode", "on")
-		want := float64(p.Percent)
-		if p.Mode != "on" {
-			want = 0
-		}
-		if known && on != want {
-			c.found(NotSteering, "pool "+p.Name, "the router steers %.0f %% of its requests, by an admin call; the configuration says %.0f %%", on, want)
-		}
+// shares are what becomes of a pool's requests, in percent. What is neither steered nor left undecided is observed.
+type shares struct{ on, off float64 }
+
+func (s shares) String() string {
+	switch {
+	case s.off > 0:
+		return "mode off"
+	case s.on > 0:
+		return fmt.Sprintf("mode on with %.0f %%", s.on)
 	}
+	return "mode observe"
+}
+
+// examineMode judges how much of a pool's requests is steered: by its configuration, and by an admin call, which nobody sees in that.
+func (f *facts) examineMode(c *collector, p *config.Pool) {
+	var configured, running shares
+	switch p.Mode {
+	case "on":
+		configured.on = float64(p.Percent)
+	case "off":
+		configured.off = 100
+	}
+	known := false
+	if m := f.router.metrics; m != nil {
+		const percent = "kvsteer_router_pool_percent"
+		running.on, known = m.sum(percent, "pool", p.Name, "mode", "on")
+		running.off, _ = m.sum(percent, "pool", p.Name, "mode", "off")
+	}
+	switch {
+	case known && running != configured:
+		c.found(NotSteering, "pool "+p.Name, "the configuration says %s, and the router is in %s by an admin call, until it restarts", configured, running)
+	case p.Mode != "on":
+		c.found(NotSteering, "pool "+p.Name, "its mode is %s", p.Mode)
+	case p.Percent < 100:
+		c.found(NotSteering, "pool "+p.Name, "%d %% of its requests are steered", p.Percent)
+	}
+}
+
+// examineDrains finds what admin calls have drained, and nobody sees in the configuration.
+func (f *facts) examineDrains(c *collector) {
 	for _, e := range f.engines {
 		drained, _ := f.router.metrics.sum("kvsteer_pool_endpoint_draining", "pool", e.pool.Name, "endpoint", e.endpoint.Address)
 		if drained > 0 && !e.endpoint.Drain {

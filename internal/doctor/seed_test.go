@@ -380,6 +380,43 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// TestModes holds that there is one finding for a pool, which says both what is configured and what a call has set.
+func TestModes(t *testing.T) {
+	tests := []struct {
+		name         string
+		configured   string
+		on, off, obs string // of the router
+		want         string // "": no finding
+	}{
+		{"as configured, all", "mode: on", "100", "0", "0", ""},
+		{"as configured, in part", "percent: 10", "10", "0", "90", "10 % of its requests are steered"},
+		{"as configured, off", "mode: off", "0", "100", "0", "its mode is off"},
+		{"observed, on by a call", "mode: observe", "100", "0", "0", "the configuration says mode observe, and the router is in mode on with 100 % by an admin call, until it restarts"},
+		{"on, observed by a call", "mode: on", "0", "0", "100", "the configuration says mode on with 100 %, and the router is in mode observe by an admin call, until it restarts"},
+		{"observed, off by a call", "mode: observe", "0", "100", "0", "the configuration says mode observe, and the router is in mode off by an admin call, until it restarts"},
+		{"in part, more by a call", "percent: 10", "50", "0", "50", "the configuration says mode on with 10 %, and the router is in mode on with 50 % by an admin call, until it restarts"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, "envoy-1.40.0")
+			w.configure("- name: chat", "- name: chat\n  "+tt.configured)
+			for mode, share := range map[string]string{"on": tt.on, "off": tt.off, "observe": tt.obs} {
+				w.metric(routerPage, `kvsteer_router_pool_percent{mode="`+mode+`"`, share)
+			}
+			var got, want []string
+			for _, f := range w.run().Findings {
+				got = append(got, string(f.Code)+" "+f.Message)
+			}
+			if tt.want != "" {
+				want = []string{"KV102 " + tt.want}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("findings, -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestEveryCodeIsSeeded holds that no code of the catalogue is without a damage that brings it out.
 func TestEveryCodeIsSeeded(t *testing.T) {
 	for _, e := range Catalogue() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,6 +27,9 @@ func (c *serveCmd) Help() string {
 // Run serves until a signal asks it to end.
 func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	cfg, err := config.Load(c.Config)
+	if p := (config.Problem{}); c.Check && errors.As(err, &p) && p.Excerpt != "" {
+		return fmt.Errorf("%w\n%s", err, p.Excerpt)
+	}
 	if err != nil {
 		return err
 	}

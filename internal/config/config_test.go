@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -98,7 +99,8 @@ func TestParseReportsEveryProblem(t *testing.T) {
 		want       []string
 	}{
 		{"empty file", "", []string{"k.yaml: pools: at least one pool is needed, with name, models and endpoints"}},
-		{"not YAML", "pools: [", []string{"k.yaml: not valid YAML"}},
+		{"not YAML", "pools: [", []string{"k.yaml:1: not valid YAML at column 8: sequence end token ']' not found"}},
+		{"a header in one text", pool + "  match: {header: \"authorization: Bearer a-secret\"}\n", []string{"k.yaml:5: pools[0].match.header: a mapping of keys to values is needed here, not a text"}},
 		{"not a configuration", strings.Repeat("a", 201), []string{"k.yaml:1: a mapping of keys to values is needed here, not a text of 201 bytes", "pools: at least one"}},
 		{"not a mapping", "- 1", []string{"k.yaml:1: a mapping of keys to values is needed here, not a list", "pools: at least one"}},
 		{"misspelt keys at two depths", "lisen: x\n" + pool + "  endpoits: []\n", []string{
@@ -203,6 +205,35 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			}
 			if !strings.Contains(tt.name, "YAML") && tt.name != "twice" && len(lines) != len(tt.want) {
 				t.Errorf("%d problems, want %d:\n%s", len(lines), len(tt.want), err)
+			}
+		})
+	}
+}
+
+// TestExcerpt holds that what a log gets of a file that is no YAML is one line without its source, and that a terminal can have more.
+func TestExcerpt(t *testing.T) {
+	tests := []struct {
+		name, header string
+		want         string
+	}{
+		{"a colon too much", "\n      name: authorization\n      value: Bearer: a-secret", "k.yaml:6: not valid YAML at column "},
+		{"no end of quotes", `{name: authorization, value: "Bearer a-secret}`, "k.yaml:4: not valid YAML at column "},
+		{"no end of the mapping", "{name: authorization, value: Bearer a-secret", "k.yaml:4: not valid YAML at column "},
+		{"indented too far", "\n      name: authorization\n        value: Bearer a-secret", "k.yaml:5: not valid YAML at column "},
+		{"twice", "\n      value: Bearer a-secret\n      value: Bearer a-secret", `k.yaml:6: not valid YAML at column 7: mapping key "value" already defined at [5:7]`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Parse("k.yaml", []byte("pools:\n- name: a\n  match:\n    header: "+tt.header+"\n"))
+			var p Problem
+			if !errors.As(err, &p) {
+				t.Fatalf("%v is no problem", err)
+			}
+			if text := err.Error(); !strings.HasPrefix(text, tt.want) || strings.Contains(text, "secret") || strings.Contains(text, "\n") {
+				t.Errorf("error %q, want %q", text, tt.want)
+			}
+			if !strings.Contains(p.Excerpt, "a-secret") || strings.Contains(p.Excerpt, "already defined") {
+				t.Errorf("excerpt:\n%s", p.Excerpt)
 			}
 		})
 	}

@@ -23,6 +23,10 @@ type Problem struct {
 	Line int    // 1-based; 0 when the problem has no place of its own
 	Key  string // full path such as pools[0].endpoints[2].address
 	Text string
+
+	// Excerpt is the source around a place that is not valid YAML, in lines of its own. It may show a credential, so that it is for
+	// the terminal of who asked, and no part of Error.
+	Excerpt string
 }
 
 func (p Problem) Error() string {
@@ -62,8 +66,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	cfg := Default()
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		// The parser's own text quotes the source and points at the place.
-		return nil, fmt.Errorf("%s: not valid YAML: %s", name, strings.TrimSpace(yaml.FormatError(err, false, true)))
+		return nil, invalid(name, err)
 	}
 	for i, doc := range file.Docs {
 		if doc.Body == nil {
@@ -85,6 +88,20 @@ func Parse(name string, data []byte) (*Config, error) {
 		return nil, errors.Join(errs...)
 	}
 	return cfg, nil
+}
+
+// invalid makes a problem of the parser's error, whose own text quotes the source.
+func invalid(name string, err error) Problem {
+	p := Problem{File: name, Text: "not valid YAML", Excerpt: err.Error()}
+	if e := yaml.Error(nil); errors.As(err, &e) {
+		if tok := e.GetToken(); tok != nil && tok.Position != nil {
+			p.Line = tok.Position.Line
+			p.Text += fmt.Sprintf(" at column %d", tok.Position.Column)
+		}
+		p.Text += ": " + e.GetMessage()
+		_, p.Excerpt, _ = strings.Cut(strings.TrimRight(e.FormatError(false, true), "\n "), "\n") // its first line is the message
+	}
+	return p
 }
 
 // Default is the configuration of an empty file: it lacks only pools.
@@ -171,7 +188,11 @@ func (d *decoder) value(path string, n ast.Node, v reflect.Value) {
 func (d *decoder) mapping(path string, n ast.Node, v reflect.Value) {
 	m, ok := n.(ast.MapNode)
 	if !ok {
-		d.problem(line(n), path, "a mapping of keys to values is needed here, not "+describe(n))
+		what := describe(n)
+		if _, ok := scalarText(n); ok && (strings.HasSuffix(path, ".match") || strings.HasSuffix(path, ".match.header")) {
+			what = "a text" // which may be a header with a credential
+		}
+		d.problem(line(n), path, "a mapping of keys to values is needed here, not "+what)
 		return
 	}
 	seen := map[string]bool{}

@@ -25,6 +25,7 @@ type handed struct {
 	Followed  []followed
 	Probe     time.Duration
 	Tokenizer tokenize.Options
+	Write     bool
 }
 
 func hand(t *testing.T, cfg *config.Config) handed {
@@ -34,7 +35,7 @@ func hand(t *testing.T, cfg *config.Config) handed {
 		t.Fatal(err)
 	}
 	return handed{
-		poolConfigs(cfg), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg),
+		poolConfigs(cfg), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg), cfg.Admin.Write,
 	}
 }
 

@@ -72,8 +72,6 @@ func (s *service) newAdmin(cfg *config.Config, reg *prometheus.Registry) (*admin
 		Config:    func() json.Marshaler { return s.reloads.config() },
 		TokenFile: cfg.Admin.TokenFile, TLS: tlsOf(s.tls.admin), Metrics: admin.NewMetrics(reg), Log: s.log.With("component", "admin"),
 	}
-	if cfg.Admin.Write {
-		o.Control = control{s.router, s.followers}
-	}
+	o.Control, o.Write = control{s.router, s.followers}, cfg.Admin.Write
 	return admin.New(o)
 }

@@ -19,7 +19,7 @@ import (
 // restartKeys are the keys whose change waits for a restart: listeners and how they speak, what counts at the start only, what the index
 // is made for, and how engines are spoken to. restrain gives each its value of before.
 func restartKeys() []string {
-	return []string{"listen", "tls", "insecure", "reflection", "admin", "warmup", "index", "engines"}
+	return []string{"listen", "tls", "insecure", "reflection", "admin.listen", "admin.token_file", "admin.tls", "warmup", "index", "engines"}
 }
 
 // envoyKeys are the keys that only kvsteer envoy reads. All others are taken over at once.
@@ -167,6 +167,7 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 	}
 	r.tokenizers, r.keys, r.current = tokenizers, keys, next
 	// Nothing is refused from here on: what the parts still check, package config has checked.
+	s.admin.SetWrite(next.Admin.Write)
 	problems := s.followers.set(followedBy(next))
 	if err := s.extproc.Apply(limits(next)); err != nil {
 		problems = append(problems, err)
@@ -186,7 +187,8 @@ func (r *reloads) restrain(next *config.Config, done *report) {
 	}
 	was := r.current
 	next.Listen, next.TLS, next.Insecure, next.Reflection = was.Listen, was.TLS, was.Insecure, was.Reflection
-	next.Admin, next.Warmup, next.Index, next.Engines = was.Admin, was.Warmup, was.Index, was.Engines
+	next.Admin.Listen, next.Admin.TokenFile, next.Admin.TLS = was.Admin.Listen, was.Admin.TokenFile, was.Admin.TLS
+	next.Warmup, next.Index, next.Engines = was.Warmup, was.Index, was.Engines
 	// gRPC's bound of a message is that of the start.
 	if most := config.Size(r.service.extproc.MaxBody()); next.Limits.Body > most {
 		next.Limits.Body = most

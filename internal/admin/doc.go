@@ -21,7 +21,7 @@
 // origin are refused. With a token every request must bring it as "Authorization: Bearer TOKEN"; only /healthz and /readyz answer without it, the
 // latter with nothing but ready or not ready. The token is compared in constant time, and its file is read again when it changes, and by Reload.
 //
-// Commands need Options.Control, else the listener only reads; each one is logged. They want Content-Type application/json, which no HTML form can send.
+// Commands need Options.Control and Write, else the listener only reads; each one is logged. They want Content-Type application/json, which no HTML form can send.
 //
 // # Concurrency
 //

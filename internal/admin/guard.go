@@ -126,8 +126,8 @@ func (s *Server) command(next http.HandlerFunc) http.Handler {
 		switch {
 		case !strings.EqualFold(strings.TrimSpace(kind), "application/json"):
 			s.refuse(w, r, refusedType, http.StatusUnsupportedMediaType, "Content-Type: application/json is needed")
-		case s.o.Control == nil:
-			s.refuse(w, r, refusedReadOnly, http.StatusForbidden, "this router's admin listener is read-only; admin.write: true in its configuration, and a restart, allow commands")
+		case s.o.Control == nil || !s.write.Load():
+			s.refuse(w, r, refusedReadOnly, http.StatusForbidden, "this router's admin listener is read-only; admin.write: true in its configuration allows commands")
 		default:
 			next(w, r)
 		}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,7 +42,8 @@ type Options struct {
 	Gatherer prometheus.Gatherer
 	Ready    func() []string       // what is missing for readiness, one line each; nil means always ready
 	Viewer   Viewer                // nil: no state and no decisions
-	Control  Control               // nil: commands are refused
+	Control  Control               // nil: commands are refused, whatever SetWrite says
+	Write    bool                  // commands are carried out, until SetWrite says otherwise
 	Config   func() json.Marshaler // the configuration in use, without secrets; nil: none
 	Version  string                // of the program, for the bundle
 
@@ -58,6 +60,7 @@ type Server struct {
 	o     Options
 	token *token // nil: none is asked for
 	http  *http.Server
+	write atomic.Bool   // commands are carried out
 	packs chan struct{} // has a token while a bundle is being made
 }
 
@@ -92,6 +95,7 @@ func New(o Options) (*Server, error) {
 		o.Now = time.Now
 	}
 	s := &Server{o: o, packs: make(chan struct{}, 1)}
+	s.write.Store(o.Write)
 	if o.TokenFile != "" {
 		var err error
 		if s.token, err = newToken(o.TokenFile, o.Poll, o.Log); err != nil {
@@ -113,6 +117,9 @@ func New(o Options) (*Server, error) {
 	}
 	return s, nil
 }
+
+// SetWrite allows commands or refuses them, from the next request on.
+func (s *Server) SetWrite(on bool) { s.write.Store(on) }
 
 // Reload reads the token file again, if there is one, and logs whether its token is in use.
 func (s *Server) Reload() {

@@ -105,7 +105,7 @@ func options(f *fleet) Options {
 	reg.MustRegister(gauge)
 	gauge.Set(7)
 	return Options{
-		Gatherer: reg, Viewer: f, Control: f, Version: "1.2.3", Ready: func() []string { return []string{"pool chat: no endpoint is up"} },
+		Gatherer: reg, Viewer: f, Control: f, Write: true, Version: "1.2.3", Ready: func() []string { return []string{"pool chat: no endpoint is up"} },
 		Config: func() json.Marshaler { return settings{"listen": "unix:x.sock"} },
 		Now:    func() time.Time { return time.Unix(1_800_000_000, 0) },
 	}
@@ -189,7 +189,7 @@ func TestReads(t *testing.T) {
 
 // TestBareProcess has nothing to show but metrics.
 func TestBareProcess(t *testing.T) {
-	s, err := New(Options{Gatherer: prometheus.NewRegistry(), Control: newFleet()})
+	s, err := New(Options{Gatherer: prometheus.NewRegistry(), Control: newFleet(), Write: true})
 	check(t, err)
 	for _, r := range []request{
 		{method: "GET", path: "/api/v1/state"},

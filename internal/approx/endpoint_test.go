@@ -167,7 +167,9 @@ func TestConcurrentUse(t *testing.T) {
 			for n := range 400 {
 				e := all[rnd.IntN(len(all))]
 				now := epoch.Add(time.Duration(n) * time.Second)
-				keys := append(run(1, rnd.IntN(20)), run(uint64(1000*(1+rnd.IntN(50))), rnd.IntN(20))...)
+				// A key stands for all that comes before it, so what follows other keys is other keys.
+				trunk := rnd.IntN(20)
+				keys := append(run(1, trunk), run(uint64(100_000*(1+trunk)+1000*rnd.IntN(50)), rnd.IntN(20))...)
 				l := Limits{Blocks: 50 + rnd.IntN(200), Lifetime: time.Minute}
 				switch rnd.IntN(50) {
 				case 0:

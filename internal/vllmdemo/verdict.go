@@ -53,7 +53,7 @@ func judge(all []seen, block int) Figures {
 		if s.entry.Upstream == s.entry.Endpoint {
 			f.Obeyed++
 		}
-		if s.entry.Prompt > 0 {
+		if s.entry.Rung == "exact" { // in other rungs prompt tokens are an estimate
 			f.Matched++
 			if int(s.entry.Prompt) == s.reply.PromptTokens {
 				f.Counted++

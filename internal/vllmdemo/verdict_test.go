@@ -20,7 +20,7 @@ func one(conversation, turn int, e string, matched, cached, prompt int) seen {
 	return seen{
 		conversation: conversation, turn: turn, kind: "plain",
 		reply: lab.Reply{Status: http.StatusOK, PromptTokens: prompt, CachedTokens: cached},
-		entry: lab.LogEntry{Upstream: e, Endpoint: e, Reason: "prefix", Matched: float64(matched), Prompt: float64(prompt)},
+		entry: lab.LogEntry{Upstream: e, Endpoint: e, Rung: "exact", Reason: "prefix", Matched: float64(matched), Prompt: float64(prompt)},
 	}
 }
 
@@ -30,7 +30,7 @@ func TestJudge(t *testing.T) {
 	moved := one(2, 2, "b", 160, 128, 300)
 	moved.entry.Endpoint = "a"
 	unmatched := one(4, 0, "a", 0, 64, 200)
-	unmatched.entry.Prompt = 0
+	unmatched.entry.Rung, unmatched.entry.Prompt = "load", 190
 	miscounted := one(5, 0, "a", 0, 0, 100)
 	miscounted.entry.Prompt = 101
 	for name, tt := range map[string]struct {

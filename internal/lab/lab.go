@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -73,6 +74,13 @@ func (l *Lab) startRelay(to string) (*Relay, error) {
 	return r, err
 }
 
+// Ports that FreePorts gives: below those that Linux gives to outgoing connections (32768 and up), so that no connection takes one
+// between the choice and its use, and apart from those that the examples use (18000 and 28000 up).
+const (
+	lowestPort  = 19_000
+	highestPort = 27_999
+)
+
 // FreePorts returns n loopback TCP ports that nothing listened on a moment ago. Another process may take one before its use;
 // whoever starts on it then says so.
 func FreePorts(n int) ([]int, error) {
@@ -83,13 +91,22 @@ func FreePorts(n int) ([]int, error) {
 			l.Close()
 		}
 	}()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	var last error
+	for range 100 * n {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := lowestPort + rand.IntN(highestPort-lowestPort+1)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			return nil, fmt.Errorf("find free ports: %w", err)
+			last = err
+			continue
 		}
 		open = append(open, l)
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
+	}
+	if len(ports) < n {
+		return nil, fmt.Errorf("find %d free ports from %d to %d: %w", n, lowestPort, highestPort, last)
 	}
 	return ports, nil
 }

@@ -78,13 +78,14 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 func port(ts *testscript.TestScript, neg bool, args []string) {
 	use(ts, neg, args, 2, "port free|taken NAME…")
-	for _, name := range args[1:] {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		ts.Check(err)
-		ts.Defer(func() { l.Close() })
-		ts.Setenv(name, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
-		if args[0] == "free" {
-			l.Close()
+	ports, err := lab.FreePorts(len(args) - 1)
+	ts.Check(err)
+	for i, name := range args[1:] {
+		ts.Setenv(name, strconv.Itoa(ports[i]))
+		if args[0] == "taken" {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", ports[i]))
+			ts.Check(err)
+			ts.Defer(func() { l.Close() })
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 )
 
@@ -18,6 +19,7 @@ const (
 // router to ask for the rest.
 type readiness struct {
 	router *router.Router
+	pools  *pool.Set
 	warmup time.Duration
 	log    *slog.Logger
 	ready  chan struct{} // closed when it is true
@@ -57,9 +59,9 @@ func (r *readiness) missing() []string {
 		settled, all := r.router.Sources()
 		return []string{fmt.Sprintf("%d of %d event sources are connected, or down; waiting for the others until %v after the start", settled, all, r.warmup)}
 	}
-	for _, p := range r.router.State().Pools {
-		for _, e := range p.Endpoints {
-			if e.Healthy {
+	for _, p := range r.pools.Pools() {
+		for _, e := range p.Endpoints() {
+			if e.Healthy() {
 				return nil
 			}
 		}

@@ -95,7 +95,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	if err != nil {
 		return nil, err
 	}
-	s.readiness = &readiness{router: s.router, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
+	s.readiness = &readiness{router: s.router, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
 	limits := limits(cfg)
 	limits.Reflection = cfg.Reflection
 	limits.TLS = tlsOf(s.tls.extproc)

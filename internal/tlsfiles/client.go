@@ -64,11 +64,7 @@ func Pin(c *tls.Config, certFile string) {
 
 // leaf is the first certificate of a file.
 func leaf(path string) (*x509.Certificate, error) {
-	data, err := readPEM(path)
-	if err != nil {
-		return nil, err
-	}
-	all, err := certificates(path, data)
+	all, err := readCertificates(path)
 	if err != nil {
 		return nil, err
 	}

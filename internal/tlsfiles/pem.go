@@ -41,12 +41,17 @@ func certificates(path string, data []byte) ([]*x509.Certificate, error) {
 
 var errNoCertificate = errors.New("no PEM block of type CERTIFICATE")
 
-func authorities(path string) (*x509.CertPool, error) {
+// readCertificates reads a file of certificates.
+func readCertificates(path string) ([]*x509.Certificate, error) {
 	data, err := readPEM(path)
 	if err != nil {
 		return nil, err
 	}
-	all, err := certificates(path, data)
+	return certificates(path, data)
+}
+
+func authorities(path string) (*x509.CertPool, error) {
+	all, err := readCertificates(path)
 	if err != nil {
 		return nil, err
 	}

@@ -21,10 +21,7 @@ func (s *site) afterReset(ctx context.Context, rng *rand.Rand) ([]Check, error) 
 	if _, err := s.ask(ctx, messages); err != nil {
 		return nil, err
 	}
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	before, err := s.ask(ctx, messages)
+	before, err := s.askSettled(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +49,7 @@ func (s *site) afterReset(ctx context.Context, rng *rand.Rand) ([]Check, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	again, err := s.ask(ctx, messages)
+	again, err := s.askSettled(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
@@ -74,10 +68,7 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 	if _, err := s.tell(ctx, victim, messages); err != nil {
 		return nil, err
 	}
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	before, err := s.ask(ctx, messages)
+	before, err := s.askSettled(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
@@ -102,10 +93,7 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 	if _, err := s.tell(ctx, victim, next); err != nil {
 		return nil, err
 	}
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	after, err := s.ask(ctx, next)
+	after, err := s.askSettled(ctx, next)
 	if err != nil {
 		return nil, err
 	}
@@ -205,4 +193,12 @@ func post(ctx context.Context, url string, d time.Duration) error {
 		return fmt.Errorf("POST %s: status %d (engines have this path with VLLM_SERVER_DEV_MODE=1)", url, resp.StatusCode)
 	}
 	return nil
+}
+
+// askSettled sends a prompt through Envoy when what the engines have published is known.
+func (s *site) askSettled(ctx context.Context, messages []lab.Message) (seen, error) {
+	if err := s.settle(ctx); err != nil {
+		return seen{}, err
+	}
+	return s.ask(ctx, messages)
 }

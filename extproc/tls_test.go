@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
+	"github.com/kvsteer/kvsteer/internal/logtest"
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 )
 
@@ -102,24 +103,6 @@ func ask(ctx context.Context, addr string, creds credentials.TransportCredential
 	return target(r), err
 }
 
-// journal collects log lines.
-type journal struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
 func TestTLS(t *testing.T) {
 	ours, theirs := authority(t), authority(t)
 	files := secured(t, ours)
@@ -136,7 +119,7 @@ func TestTLS(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			log := new(journal)
+			log := new(logtest.Buffer)
 			l := listenTCP(t)
 			r := run(t, l, Options{Decider: always(decided()), TLS: files.Config(), Log: slog.New(slog.NewTextHandler(log, nil))})
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)

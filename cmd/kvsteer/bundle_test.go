@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/logtest"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/router"
 )
@@ -65,7 +66,7 @@ pools:
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := new(logged)
+	log := new(logtest.Buffer)
 	s, err := newService(path, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	if err != nil {
 		t.Fatal(err)

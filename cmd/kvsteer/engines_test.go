@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/lab"
+	"github.com/kvsteer/kvsteer/internal/logtest"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
@@ -166,7 +167,7 @@ func TestEngineDialer(t *testing.T) {
 	}
 	use(before, time.Unix(1, 0))
 	files := config.ClientTLS{CAFile: ca, ServerName: "engine.test", CertFile: clientCert, KeyFile: clientKey}
-	log := &logged{}
+	log := new(logtest.Buffer)
 	d, err := newDialTLS(files, false, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)

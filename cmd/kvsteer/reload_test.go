@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/enginesim"
+	"github.com/kvsteer/kvsteer/internal/logtest"
 	"github.com/kvsteer/kvsteer/internal/router"
 )
 
@@ -70,25 +71,7 @@ type running struct {
 	*service
 	t    *testing.T
 	path string
-	log  *logged
-}
-
-// logged is a log that can be read while it is written.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log  *logtest.Buffer
 }
 
 func startRunning(t *testing.T, text string) *running {
@@ -101,7 +84,7 @@ func startRunning(t *testing.T, text string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &logged{}
+	log := new(logtest.Buffer)
 	s, err := newService(path, cfg, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/lab"
+	"github.com/kvsteer/kvsteer/internal/logtest"
 )
 
 // TestStopLeavesNothing runs a whole service with TLS, a token and events, changes its configuration, and holds that no goroutine of it is
@@ -32,7 +33,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	path, token := filepath.Join(dir, "kvsteer.yaml"), filepath.Join(dir, "token")
 	head := fmt.Sprintf("listen: unix:%s\nadmin: {listen: \"127.0.0.1:0\", token_file: %s, tls: {cert_file: %s, key_file: %s}}\ntls: {cert_file: %[3]s, key_file: %[4]s}\ndrain: 0s\n",
 		filepath.Join(dir, "s"), token, certFile, keyFile)
-	log := &logged{}
+	log := new(logtest.Buffer)
 	r := &running{t: t, path: path, log: log}
 	write := func(path, text string) {
 		t.Helper()

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/kvsteer/kvsteer/internal/logtest"
 	"github.com/kvsteer/kvsteer/internal/router"
 )
 
@@ -402,24 +403,6 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// journal collects log lines.
-type journal struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
 func listener(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -467,7 +450,7 @@ func oneShot() *http.Client { return &http.Client{Transport: &http.Transport{Dis
 
 // TestTokenChanges replaces the token under a running server.
 func TestTokenChanges(t *testing.T) {
-	o, log := withToken(t, options(newFleet()), secret), new(journal)
+	o, log := withToken(t, options(newFleet()), secret), new(logtest.Buffer)
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
 	s, err := New(o)
 	check(t, err)

@@ -19,6 +19,7 @@ var layers = map[string]int{
 	"envoy":              0,
 	"internal/config":    0,
 	"internal/lab":       0,
+	"internal/logtest":   0,
 	"internal/watch":     0,
 	"internal/repocheck": 9,
 

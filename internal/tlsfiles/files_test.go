@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
+	"github.com/kvsteer/kvsteer/internal/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -227,24 +227,6 @@ func TestNewRefuses(t *testing.T) {
 
 const notACertificate = "-----BEGIN CERTIFICATE-----\nc2hvcnQ=\n-----END CERTIFICATE-----\n"
 
-// lines collects log lines.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(from)
@@ -271,7 +253,7 @@ func TestRotation(t *testing.T) {
 	o := options(dir)
 	o.ClientCAFile = filepath.Join(dir, "clients.pem")
 	copyFile(t, ours.File, o.ClientCAFile)
-	log, reg := new(lines), prometheus.NewRegistry()
+	log, reg := new(logtest.Buffer), prometheus.NewRegistry()
 	o.Log, o.Metrics = slog.New(slog.NewTextHandler(log, nil)), NewMetrics(reg)
 	f, err := New(o)
 	check(t, err)

@@ -14,29 +14,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/kvsteer/kvsteer/internal/logtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const deadline = 20 * time.Second
-
-// lines collects log lines.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // folder is a temporary folder with helpers that fail the test.
 type folder struct {
@@ -225,7 +209,7 @@ func TestPoll(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("a", "1")
 	f.write("b", "1")
-	log := new(lines)
+	log := new(logtest.Buffer)
 	w, err := New(Options{
 		Paths: []string{f.at("a"), f.at("b")}, Poll: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
@@ -248,7 +232,7 @@ func TestLook(t *testing.T) {
 	f := folder{t, t.TempDir()}
 	f.write("a", "1")
 	f.write("b", "1")
-	log := new(lines)
+	log := new(logtest.Buffer)
 	w, err := New(Options{Paths: []string{f.at("a"), f.at("b"), f.at("a")}, Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)

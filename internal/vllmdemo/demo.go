@@ -34,13 +34,17 @@ const (
 // ErrFailed is what Run returns when a check failed and the table says which.
 var ErrFailed = errors.New("a check failed")
 
+// leastSize is the fewest conversations of a part. Their first requests are placed at random between engines that hold nothing of them: with
+// 12, all of them at one of two engines are as rare as heads 12 times in a row.
+const leastSize = 12
+
 // Run shows it all and returns nil when every check is ok. No process is left in any case.
 func Run(ctx context.Context, o Options) error {
 	if o.Size == 0 {
 		o.Size = defaultSize
 	}
-	if o.Size < 4 || o.Size > 1000 {
-		return fmt.Errorf("%d conversations: not in the range 4 to 1000", o.Size)
+	if o.Size < leastSize || o.Size > 1000 {
+		return fmt.Errorf("%d conversations: not in the range %d to 1000", o.Size, leastSize)
 	}
 	var err error
 	for _, path := range []*string{&o.Kvsteer, &o.Envoy, &o.Example} {
@@ -135,7 +139,7 @@ func (s *site) show(ctx context.Context, out io.Writer) (Report, error) {
 	}
 	before := s.removed(ctx, small)
 	// One conversation at a time: what two at once evict of each other nobody can predict.
-	evicting := max(s.opt.Size/4, 4)
+	evicting := max(s.opt.Size/4, leastSize)
 	if r.Eviction, err = s.chat(ctx, out, script(seed+1, evicting, s.model, s.adapter), 1); err != nil {
 		return r, err
 	}

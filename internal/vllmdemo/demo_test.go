@@ -69,7 +69,7 @@ func TestRunFails(t *testing.T) {
 		"socket":           {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "$router", "unix:/tmp/x.sock", 1), "")}, "is not ip:port"},
 		"port taken":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, taken.Addr().String())}, "port is in use"},
 		"router ends":      {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, "")}, "no such configuration"},
-		"too few":          {t.Context(), Options{Size: 3}, "not in the range 4 to 1000"},
+		"too few":          {t.Context(), Options{Size: 11}, "not in the range 12 to 1000"},
 		"cancelled":        {cancelled, Options{Kvsteer: program, Envoy: program, Example: example(t, good, "")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,12 +1,13 @@
 package subscriber
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the series of all subscribers of a process, by pool and endpoint. The series of a Subscriber appear when its Run
+// Metrics are the series of all subscribers of a process, by pool, endpoint and data-parallel rank. The series of a Subscriber appear when its Run
 // begins and are deleted when it ends.
 type Metrics struct {
 	batches     *prometheus.CounterVec
@@ -24,7 +25,7 @@ type Metrics struct {
 
 // NewMetrics returns Metrics registered with reg; nil registers them nowhere. It panics if they are registered already.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	labels := func(more ...string) []string { return append([]string{"pool", "endpoint"}, more...) }
+	labels := func(more ...string) []string { return append([]string{"pool", "endpoint", "rank"}, more...) }
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "kvsteer", Subsystem: "subscriber", Name: name, Help: help,
@@ -75,8 +76,8 @@ func (m *Metrics) vecs() []vec {
 // series are the Metrics of one Subscriber, looked up once. Closed label sets start at zero, so that a first increment shows
 // in a rate. Methods are for Run's goroutine, except refuse.
 type series struct {
-	m              *Metrics
-	pool, endpoint string
+	m                    *Metrics
+	pool, endpoint, rank string
 
 	batches, connections       prometheus.Counter
 	events                     [eventKinds]prometheus.Counter
@@ -87,30 +88,31 @@ type series struct {
 	problem                    Problem
 }
 
-func (m *Metrics) series(pool, endpoint string) *series {
+func (m *Metrics) series(pool, endpoint string, number int) *series {
+	rank := strconv.Itoa(number)
 	s := &series{
-		m: m, pool: pool, endpoint: endpoint,
-		batches:     m.batches.WithLabelValues(pool, endpoint),
-		connections: m.connections.WithLabelValues(pool, endpoint),
+		m: m, pool: pool, endpoint: endpoint, rank: rank,
+		batches:     m.batches.WithLabelValues(pool, endpoint, rank),
+		connections: m.connections.WithLabelValues(pool, endpoint, rank),
 		refused:     make(map[violation]prometheus.Counter),
-		lag:         m.lag.WithLabelValues(pool, endpoint),
-		connected:   m.connected.WithLabelValues(pool, endpoint),
-		blocks:      m.blocks.WithLabelValues(pool, endpoint),
-		orphans:     m.orphans.WithLabelValues(pool, endpoint),
+		lag:         m.lag.WithLabelValues(pool, endpoint, rank),
+		connected:   m.connected.WithLabelValues(pool, endpoint, rank),
+		blocks:      m.blocks.WithLabelValues(pool, endpoint, rank),
+		orphans:     m.orphans.WithLabelValues(pool, endpoint, rank),
 	}
 	for k := range s.events {
-		s.events[k] = m.events.WithLabelValues(pool, endpoint, eventKind(k).String())
+		s.events[k] = m.events.WithLabelValues(pool, endpoint, rank, eventKind(k).String())
 	}
 	for d := range s.dropped {
 		if drop(d) != dropNone {
-			s.dropped[d] = m.dropped.WithLabelValues(pool, endpoint, drop(d).String())
+			s.dropped[d] = m.dropped.WithLabelValues(pool, endpoint, rank, drop(d).String())
 		}
 	}
 	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
-		m.resets.WithLabelValues(pool, endpoint, string(c))
+		m.resets.WithLabelValues(pool, endpoint, rank, string(c))
 	}
 	for _, v := range violations() {
-		s.refused[v] = m.refused.WithLabelValues(pool, endpoint, string(v))
+		s.refused[v] = m.refused.WithLabelValues(pool, endpoint, rank, string(v))
 	}
 	return s
 }
@@ -135,7 +137,7 @@ func (s *series) batch(st foldStats, now time.Time) {
 }
 
 func (s *series) reset(c Cause) {
-	s.m.resets.WithLabelValues(s.pool, s.endpoint, string(c)).Inc()
+	s.m.resets.WithLabelValues(s.pool, s.endpoint, s.rank, string(c)).Inc()
 	s.blocks.Set(0)
 	s.orphans.Set(0)
 }
@@ -150,10 +152,10 @@ func (s *series) describe(d Description) {
 		return
 	}
 	if s.problem != ProblemNone {
-		s.m.problem.DeleteLabelValues(s.pool, s.endpoint, string(s.problem))
+		s.m.problem.DeleteLabelValues(s.pool, s.endpoint, s.rank, string(s.problem))
 	}
 	if s.problem = d.Problem; d.Problem != ProblemNone {
-		s.m.problem.WithLabelValues(s.pool, s.endpoint, string(d.Problem)).Set(1)
+		s.m.problem.WithLabelValues(s.pool, s.endpoint, s.rank, string(d.Problem)).Set(1)
 	}
 }
 
@@ -163,6 +165,6 @@ func (s *series) refuse(v violation) { s.refused[v].Inc() }
 // delete removes the series from the Metrics.
 func (s *series) delete() {
 	for _, v := range s.m.vecs() {
-		v.DeletePartialMatch(prometheus.Labels{"pool": s.pool, "endpoint": s.endpoint})
+		v.DeletePartialMatch(prometheus.Labels{"pool": s.pool, "endpoint": s.endpoint, "rank": s.rank})
 	}
 }

@@ -18,6 +18,8 @@ type Options struct {
 	Pool string
 	// Endpoint is the engine's ip:port, a label of metrics and log lines.
 	Endpoint string
+	// Rank is the data-parallel rank whose events these are, a label of metrics. Engines without ranks have 0 alone.
+	Rank int
 
 	// Listen is the address on which the subscriber waits for its engine to connect, such as "tcp://127.0.0.1:5557"; port 0 lets
 	// the system choose one. It must be a loopback address unless InsecureListen is set: whoever can connect there
@@ -70,6 +72,9 @@ type Limits struct {
 }
 
 const maxCommand = 32 << 10
+
+// MaxRanks bounds the data-parallel ranks of one engine.
+const MaxRanks = 64
 
 func (l Limits) withDefaults() Limits {
 	l.Message = or(l.Message, 16<<20)
@@ -131,6 +136,7 @@ func (o Options) withDefaults() (Options, error) {
 		v, least int
 		most     int
 	}{
+		{"Rank", o.Rank, 0, MaxRanks - 1},
 		{"MaxBlocks", o.MaxBlocks, 1, 1 << 30},
 		{"Limits.Message", l.Message, 1 << 10, 1 << 30},
 		{"Limits.Frame", l.Frame, 1 << 10, l.Message},

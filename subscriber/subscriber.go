@@ -82,7 +82,7 @@ func (s *Subscriber) Addr() string {
 // bound. When it returns, everything announced has been withdrawn by a Reset, the Description says not connected, and all
 // goroutines have ended. It must not be called twice at a time.
 func (s *Subscriber) Run(ctx context.Context) error {
-	s.series = s.o.Metrics.series(s.o.Pool, s.o.Endpoint)
+	s.series = s.o.Metrics.series(s.o.Pool, s.o.Endpoint, s.o.Rank)
 	defer s.series.delete()
 	open := func(ctx context.Context, c net.Conn) (*session, error) { return open(ctx, c, s.o.Topic, s.o.Limits) }
 

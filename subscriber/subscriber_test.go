@@ -190,7 +190,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("series: %d, %v", n, err)
 	}
 	eventually(t, "three batches counted", func() bool {
-		return testutil.ToFloat64(s.o.Metrics.batches.WithLabelValues("chat", "10.0.0.1:8000")) == 3
+		return testutil.ToFloat64(s.o.Metrics.batches.WithLabelValues("chat", "10.0.0.1:8000", "0")) == 3
 	})
 	stop()
 	if n, err := testutil.GatherAndCount(reg); err != nil || n != 0 {
@@ -205,7 +205,7 @@ func TestObserver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.series = s.o.Metrics.series("chat", "e")
+	s.series = s.o.Metrics.series("chat", "e", 0)
 	o, m := observer{s}, s.o.Metrics
 	count := func(v vec) int { return testutil.CollectAndCount(v) }
 
@@ -215,7 +215,7 @@ func TestObserver(t *testing.T) {
 	}
 	o.Describe(Description{Problem: ProblemHybrid})
 	o.Describe(Description{Problem: ProblemMirrorFull})
-	if got := testutil.ToFloat64(m.problem.WithLabelValues("chat", "e", string(ProblemMirrorFull))); got != 1 || count(m.problem) != 1 {
+	if got := testutil.ToFloat64(m.problem.WithLabelValues("chat", "e", "0", string(ProblemMirrorFull))); got != 1 || count(m.problem) != 1 {
 		t.Errorf("problem %v, problems %d", got, count(m.problem))
 	}
 	o.Describe(Description{})
@@ -226,7 +226,7 @@ func TestObserver(t *testing.T) {
 	o.Store(Any, []uint64{1})
 	o.Reset(CauseUnreadable)
 	o.Reset(CauseUnreadable)
-	if got := testutil.ToFloat64(m.resets.WithLabelValues("chat", "e", "unreadable")); got != 3 || resets != 1 {
+	if got := testutil.ToFloat64(m.resets.WithLabelValues("chat", "e", "0", "unreadable")); got != 3 || resets != 1 {
 		t.Errorf("resets %v counted, %d for the Sink, want 3, 1", got, resets)
 	}
 }

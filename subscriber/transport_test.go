@@ -16,7 +16,7 @@ import (
 )
 
 func refusals(s *Subscriber, v violation) float64 {
-	return testutil.ToFloat64(s.o.Metrics.refused.WithLabelValues("chat", "10.0.0.1:8000", string(v)))
+	return testutil.ToFloat64(s.o.Metrics.refused.WithLabelValues("chat", "10.0.0.1:8000", "0", string(v)))
 }
 
 // TestHostilePeers lets peers break each rule and a good engine connect after each.

@@ -104,6 +104,19 @@ func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
 	return f.stats, nil
 }
 
+// tick ends the copies whose time has come and tells the sink the net change.
+// It is called about once a second, so that much later than its time a copy
+// may end.
+func (f *fold) tick(now time.Time) {
+	f.mirror.work = 0
+	if f.mirror.lapse(now) == 0 {
+		return
+	}
+	f.release()
+	f.describe()
+	f.mirror.prints.flush(f.o.sink)
+}
+
 // release lets go of the payload and of buffers that one huge event grew.
 func (f *fold) release() {
 	f.extra.release()

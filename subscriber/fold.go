@@ -41,6 +41,8 @@ type fold struct {
 	mirror *mirror
 
 	online    bool
+	complete  bool // nothing that the engine published is missing
+	hushed    bool // the sink is not told of changes
 	learned   learned
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
@@ -99,8 +101,7 @@ func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
 	if f.mirror.present < f.mirror.maxBlocks-f.mirror.maxBlocks/10 {
 		f.learned.full = false
 	}
-	f.describe()
-	f.mirror.prints.flush(f.o.sink)
+	f.tell()
 	return f.stats, nil
 }
 
@@ -113,8 +114,24 @@ func (f *fold) tick(now time.Time) {
 		return
 	}
 	f.release()
+	f.tell()
+}
+
+// tell tells the sink what changed. A quiet fold keeps it for later, and forgets what came and went meanwhile.
+func (f *fold) tell() {
+	if f.hushed {
+		f.mirror.prints.shed()
+		return
+	}
 	f.describe()
 	f.mirror.prints.flush(f.o.sink)
+}
+
+// quiet says whether the sink is to be told of changes. What changed meanwhile it is told when quiet ends, as one net change. A
+// Reset is told at once.
+func (f *fold) quiet(on bool) {
+	f.hushed = on
+	f.tell()
 }
 
 // release lets go of the payload and of buffers that one huge event grew.
@@ -133,6 +150,7 @@ func (f *fold) release() {
 func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.learned = learned{}
+	f.complete = false
 	f.o.sink.Reset(cause)
 	f.describe()
 }
@@ -143,9 +161,19 @@ func (f *fold) connected(on bool) {
 	f.describe()
 }
 
+// history notes whether everything that the engine published is in the mirror or was taken out of it again.
+func (f *fold) history(complete bool) {
+	f.complete = complete
+	f.describe()
+}
+
 func (f *fold) describe() {
+	if f.hushed {
+		return
+	}
 	d := Description{
 		Connected: f.online,
+		Complete:  f.complete,
 		BlockSize: f.learned.blockSize,
 		ExtraKeys: f.learned.extraKeys,
 		Problem:   f.learned.problem(),

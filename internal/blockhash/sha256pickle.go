@@ -51,17 +51,8 @@ type SHA256Pickle struct {
 // Block returns the digest of one block from its parent's digest ([NoneHashPickle] for a first block), its tokens and its
 // extra keys (nil for none).
 func (h *SHA256Pickle) Block(parent Digest, tokens []uint32, extra *ExtraKeys) Digest {
-	p := &h.p
-	p.begin()
-	p.bytes(parent[:])
-	p.open(len(tokens))
-	for _, t := range tokens {
-		p.int(int64(t))
-	}
-	p.close(len(tokens))
-	p.extra(extra)
-	p.close(3)
-	return p.sum()
+	h.p.block(parent[:], tokens, extra)
+	return h.p.sum()
 }
 
 // pickler writes one pickle in a single frame.
@@ -78,12 +69,28 @@ func (p *pickler) begin() {
 	p.memo = 0
 }
 
-// sum ends the pickle and hashes it.
-func (p *pickler) sum() Digest {
+// block writes what is hashed for one block.
+func (p *pickler) block(parent []byte, tokens []uint32, extra *ExtraKeys) {
+	p.begin()
+	p.bytes(parent)
+	p.open(len(tokens))
+	for _, t := range tokens {
+		p.int(int64(t))
+	}
+	p.close(len(tokens))
+	p.extra(extra)
+	p.close(3)
+}
+
+// end ends the pickle and returns it.
+func (p *pickler) end() []byte {
 	p.buf = append(p.buf, pickleStop)
 	binary.LittleEndian.PutUint64(p.buf[3:], uint64(len(p.buf)-pickleHead))
-	return sha256.Sum256(p.buf)
+	return p.buf
 }
+
+// sum ends the pickle and hashes it.
+func (p *pickler) sum() Digest { return sha256.Sum256(p.end()) }
 
 // memoize numbers the object just written and returns its number.
 func (p *pickler) memoize() uint32 {

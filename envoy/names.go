@@ -7,6 +7,9 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
+// HeaderRank is the request header by which the router names the data-parallel rank of an endpoint. Engines read it.
+const HeaderRank = "x-data-parallel-rank"
+
 // HeaderDecision is the response header that shows a decision to clients, where the configuration asks for it.
 const HeaderDecision = "x-kvsteer-decision"
 

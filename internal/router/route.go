@@ -47,7 +47,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	d.Pool, d.Mode = f.name(), mode
 
-	indexed := sc.gather(f)
+	indexed := sc.gather(f, f.asked(req))
 	if len(sc.candidates) == 0 {
 		d.Reason = ReasonNoEndpoint
 		return d
@@ -90,8 +90,12 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		b.number = 0 // nobody is left to send it
 	}
 	first, second := f.place(sc, prompt, b, r.weights, watch.last, r.random)
-	d.Endpoint = sc.candidates[first].endpoint.Addr()
-	sc.candidates[first].target.count(d.Mode)
+	chosen := sc.candidates[first].target
+	d.Endpoint = chosen.endpoint.Addr()
+	if chosen.pinned {
+		d.Pinned, d.Rank = true, chosen.ranks[0].number
+	}
+	chosen.count(d.Mode)
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}

@@ -100,7 +100,7 @@ var errCostly = errors.New("too much work for one batch")
 func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
 	f.stats = foldStats{}
 	f.now = now
-	f.mirror.work = 0
+	f.mirror.work, f.mirror.proofs = 0, 0
 	b, err := f.dec.decode(payload, f.apply)
 	f.release()
 	f.stats.published, f.stats.rank = b.published, b.rank

@@ -198,6 +198,9 @@ func (f *fold) storedBlocks(e *event, rule MediumRule) {
 		f.drop(dropCopies, n)
 		return
 	}
+	if e.hasParent && m.keepGhosts {
+		m.prove(e.parent, class, f.now)
+	}
 	run := f.run(e)
 	m.warm(run)
 	for _, s := range run {

@@ -244,7 +244,7 @@ func TestRecordedStreams(t *testing.T) {
 		again   []int64 // messages that announce again what is held
 		most    int     // copies at most
 	}{
-		{"0.32.0 first engine", "testdata/events/vllm-0.32.0/[01]*.json", []string{"17_"}, []int64{24}, 66},
+		{"0.32.0 first engine", "testdata/events/vllm-0.32.0/[01]*.json", []string{"17_"}, []int64{24}, 69},
 		{"0.32.0 second engine", "testdata/events/vllm-0.32.0/3*.json", nil, nil, 23}, // all of its usable blocks
 		{"0.23.0", "testdata/events/vllm-0.23.0/*.json", nil, nil, 28},                // the others of 31 never filled
 	}

@@ -44,8 +44,9 @@ type mirror struct {
 	lapses lapses
 	ghosts ghostSet
 	// keepGhosts says that removed blocks become ghosts: the engine was seen to
-	// use an offload tier.
+	// use an offload tier, or to announce again what it holds.
 	keepGhosts bool
+	proofs     int // blocks that prove has looked at in a batch
 
 	stack []uint32 // of settle
 	// work counts the blocks that settle and descends have looked at in a batch.
@@ -196,7 +197,11 @@ func (m *mirror) enter(s storeBlock) (uint32, drop) {
 // it gives a block its first copy of a class and never another one.
 func (m *mirror) addFirst(s storeBlock, c copyClass) drop {
 	id, reason := m.enter(s)
-	if id != 0 && !m.copies.has(&m.blocks[id].copies, c) && !m.addCopy(id, c) && reason == dropNone {
+	switch {
+	case id == 0:
+	case m.copies.has(&m.blocks[id].copies, c):
+		m.keepGhosts = true // there may be a copy more than are counted
+	case !m.addCopy(id, c) && reason == dropNone:
 		reason = dropCopies
 	}
 	return reason

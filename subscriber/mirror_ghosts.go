@@ -7,7 +7,8 @@ import "time"
 // for another.
 const (
 	maxGhosts = 1 << 16
-	ghostLife = 5 * time.Minute
+	ghostLife = 30 * time.Minute
+	maxProofs = 1 << 14 // blocks looked at in one batch
 )
 
 // ghostSet keeps the content of removed blocks for a while. Engines store into
@@ -62,4 +63,32 @@ func (s *ghostSet) find(hash uint64, now time.Time) (storeBlock, bool) {
 		return storeBlock{}, false
 	}
 	return s.ring[at-1].block, true
+}
+
+// prove enters what a store after a parent proves: the request that it came
+// from holds a copy of the parent and of all its ancestors, which therefore
+// cannot have been taken. Those that the mirror lacks, because it counted one copy
+// of several, are entered as far as their content is known.
+func (m *mirror) prove(hash uint64, c copyClass, now time.Time) {
+	for ; m.proofs < maxProofs; m.proofs++ {
+		id := m.byHash.get(hash)
+		if id == 0 {
+			g, ok := m.ghosts.find(hash, now)
+			if !ok || m.add(g, c) != dropNone {
+				return
+			}
+			id = m.byHash.get(hash)
+		}
+		b := &m.blocks[id]
+		if b.rootedDev || b.ambiguous {
+			return
+		}
+		if !m.copies.has(&b.copies, c) && !m.addCopy(id, c) {
+			return
+		}
+		if b.first {
+			return
+		}
+		hash = b.above
+	}
 }

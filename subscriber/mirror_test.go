@@ -143,7 +143,7 @@ func TestMirror(t *testing.T) {
 		{name: "demoted and loaded back", batches: batches{{st("", "a"), known("CPU_PINNED", "a")}, {rm("a")}, {st("", "a")}}, want: join(both("a"), []string{"-dev a"}, []string{"+dev a"})},
 		{name: "medium in any case", batches: batches{{st("", "a").with("medium", "gpu")}, {rm("a")}}, want: join(both("a"), gone("a"))},
 		{name: "medium nil", batches: batches{{st("", "a").with("medium", nil)}, {rmFrom("GPU", "a")}}, want: join(both("a"), gone("a"))},
-		{name: "device child of a demoted block", batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a"), st("a", "b")}}, want: join(both("a"), []string{"-dev a", "+any ab"})},
+		{name: "device child of a demoted block", batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}, []string{"+any ab", "+dev a ab"})},
 		{name: "remote copy", batches: batches{{st("", "a")}, {known("STORAGE", "a").with("locality", "REMOTE")}, {rm("a")}}, want: join(both("a"), gone("a")), dropped: map[drop]int{dropRemote: 1}},
 		{name: "owners are told apart", batches: batches{{st("", "a")}, {known("CPU", "a").with("ownership", "x")}, {rm("a"), knownRemoved("CPU", "a")}, {knownRemoved("CPU", "a").with("ownership", "x")}}, want: join(both("a"), []string{"-dev a", "-any a"})},
 
@@ -183,7 +183,7 @@ func TestMirror(t *testing.T) {
 			batches: batches{{st("", "ab"), st("", "x"), known("CPU", "ax")}, {rm("a")}, {rm("x")}, {st("", "c")}},
 			want:    join(both("a x ab"), []string{"-dev ab a"}, []string{"-dev x"}, []string{"-any x", "+any c", "+dev c"}),
 		},
-		{name: "full, the new block's parent is the cold leaf", max: 1, batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}), dropped: map[drop]int{dropFull: 1}},
+		{name: "full, the new block's parent is the cold leaf", max: 1, batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}, []string{"+dev a"}), dropped: map[drop]int{dropFull: 1}},
 		{name: "too many orphans", max: 4, batches: batches{{st("x", "bcd")}, {st("", "a")}}, want: both("a"), orphans: 2, dropped: map[drop]int{dropOrphanFull: 1}},
 	}
 	for _, c := range tests {

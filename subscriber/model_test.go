@@ -196,6 +196,22 @@ func (m *model) store(i, above, salt int, content uint32, group int, first bool)
 	}
 	if n := &m.blocks[i].copies[modelGPU][group]; !first || *n == 0 {
 		*n++
+	} else {
+		m.haunts = true
+	}
+}
+
+// prove gives a parent and its ancestors, as far as they are known and not
+// rooted on the device, a copy if they have none.
+func (m *model) prove(i, group int) {
+	for ; i >= 0 && m.known(i); i = m.blocks[i].above {
+		// A bounded mirror may lack what is rooted here.
+		if _, device, _ := m.rooted(i); device && !m.clean || m.blocks[i].ambiguous {
+			return
+		}
+		if n := &m.blocks[i].copies[modelGPU][group]; *n == 0 {
+			*n++
+		}
 	}
 }
 
@@ -316,6 +332,8 @@ func (m *model) storeKnown(group int) any {
 			m.extend(i, modelDisk, group, 10*time.Minute)
 		case medium == modelCPU || !first || n[modelGPU][group] == 0:
 			n[medium][group]++
+		default:
+			m.haunts = true
 		}
 	}
 	f := append(m.head("BlockStored", []int{i}, medium, group), kv{"token_ids", []uint32{}}, kv{"block_size", 0})
@@ -390,6 +408,9 @@ func (m *model) storeRun(group int) any {
 	}
 	if group > 0 {
 		m.groups[group] = true
+	}
+	if above >= 0 && m.haunts {
+		m.prove(above, group)
 	}
 	for n, i := range run {
 		m.store(i, above, first.salt, contents[n], group, start < 0)

@@ -48,6 +48,8 @@ type fold struct {
 	now      time.Time // of the batch being folded
 
 	online    bool
+	complete  bool // nothing that the engine published is missing
+	hushed    bool // the sink is not told of changes
 	learned   learned
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
@@ -114,8 +116,7 @@ func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
 	if f.mirror.present < f.mirror.maxBlocks-f.mirror.maxBlocks/10 {
 		f.learned.full = false
 	}
-	f.describe()
-	f.mirror.prints.flush(f.o.sink)
+	f.tell()
 	return f.stats, nil
 }
 
@@ -129,8 +130,24 @@ func (f *fold) tick(now time.Time) {
 		return
 	}
 	f.release()
+	f.tell()
+}
+
+// tell tells the sink what changed. A quiet fold keeps it for later, and forgets what came and went meanwhile.
+func (f *fold) tell() {
+	if f.hushed {
+		f.mirror.prints.shed()
+		return
+	}
 	f.describe()
 	f.mirror.prints.flush(f.o.sink)
+}
+
+// quiet says whether the sink is to be told of changes. What changed meanwhile it is told when quiet ends, as one net change. A
+// Reset is told at once.
+func (f *fold) quiet(on bool) {
+	f.hushed = on
+	f.tell()
 }
 
 // release lets go of the payload and of buffers that one huge event grew.
@@ -150,6 +167,7 @@ func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.mirror.forgetGhosts()
 	f.learned = learned{}
+	f.complete = false
 	f.o.sink.Reset(cause)
 	f.describe()
 }
@@ -160,9 +178,19 @@ func (f *fold) connected(on bool) {
 	f.describe()
 }
 
+// history notes whether everything that the engine published is in the mirror or was taken out of it again.
+func (f *fold) history(complete bool) {
+	f.complete = complete
+	f.describe()
+}
+
 func (f *fold) describe() {
+	if f.hushed {
+		return
+	}
 	d := Description{
 		Connected: f.online,
+		Complete:  f.complete,
 		BlockSize: f.learned.blockSize,
 		ExtraKeys: f.learned.extraKeys,
 		Coldest:   f.mirror.copies.coldest,

@@ -22,6 +22,7 @@ const (
 type followed struct {
 	pool, endpoint string
 	events         config.Events
+	reading        reading
 }
 
 // followedBy lists the event sources of a configuration.
@@ -30,7 +31,7 @@ func followedBy(cfg *config.Config) []followed {
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
 			if !e.Events.None() {
-				all = append(all, followed{p.Name, e.Address, e.Events})
+				all = append(all, followed{p.Name, e.Address, e.Events, readingOf(&p)})
 			}
 		}
 	}
@@ -71,10 +72,15 @@ func (f *followers) make(what followed) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	sub, err := subscriber.New(subscriber.Options{
+	options := subscriber.Options{
 		Pool: what.pool, Endpoint: what.endpoint, Listen: what.events.Listen, Dial: what.events.Dial, Topic: what.events.Topic,
 		Sink: source, Log: f.log, Metrics: f.metrics,
-	})
+	}
+	err = what.reading.enter(&options)
+	var sub *subscriber.Subscriber
+	if err == nil {
+		sub, err = subscriber.New(options)
+	}
 	if err != nil {
 		source.Close()
 		return nil, fmt.Errorf("events of endpoint %s in pool %s: %w", what.endpoint, what.pool, err)

@@ -25,6 +25,7 @@ const maxReplays = 4
 type followed struct {
 	pool, endpoint string
 	events         config.Events
+	reading        reading
 }
 
 // followedBy lists the event sources of a configuration.
@@ -33,7 +34,7 @@ func followedBy(cfg *config.Config) []followed {
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
 			if !e.Events.None() {
-				all = append(all, followed{p.Name, e.Address, e.Events})
+				all = append(all, followed{p.Name, e.Address, e.Events, readingOf(&p)})
 			}
 		}
 	}
@@ -75,10 +76,15 @@ func (f *followers) make(what followed) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	sub, err := subscriber.New(subscriber.Options{
+	options := subscriber.Options{
 		Pool: what.pool, Endpoint: what.endpoint, Listen: what.events.Listen, Dial: what.events.Dial, Topic: what.events.Topic,
 		Replay: what.events.Replay, Replays: f.replays, Sink: source, Log: f.log, Metrics: f.metrics,
-	})
+	}
+	err = what.reading.enter(&options)
+	var sub *subscriber.Subscriber
+	if err == nil {
+		sub, err = subscriber.New(options)
+	}
 	if err != nil {
 		source.Close()
 		return nil, fmt.Errorf("events of endpoint %s in pool %s: %w", what.endpoint, what.pool, err)

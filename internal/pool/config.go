@@ -28,6 +28,10 @@ type Config struct {
 	CacheTokens   int           // KV cache of one rank of an endpoint in tokens, for matching by text; 0 switches that off
 	CacheLifetime time.Duration // how long a prompt plausibly stays in it unused
 	Draining      []string      // those of Endpoints that get no more requests
+
+	AdaptersRefresh time.Duration // time between two questions to an endpoint for its models; 0: nothing is asked
+	APIKey          string        // sent with them as Bearer; "" for none
+	SaltHeader      string        // request header that has the cache salt; "" for none
 }
 
 // Match selects requests by what Envoy's route table can see. All fields that are set must agree; the zero Match sets none.
@@ -104,6 +108,9 @@ func validate(pools []Config) error {
 		}
 		if c.CacheTokens < 0 || c.CacheLifetime < 0 {
 			bad("%s.approximate: %d tokens for %s, want 0 or more", key, c.CacheTokens, c.CacheLifetime)
+		}
+		if c.AdaptersRefresh < 0 {
+			bad("%s.adapters_refresh: %s, want 0 (off) or more", key, c.AdaptersRefresh)
 		}
 		switch c.Mode {
 		case "", "on", "observe", "off":

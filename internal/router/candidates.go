@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -54,6 +55,43 @@ func (sc *scratch) gather(f *fleet, asked int) (indexed bool) {
 		sc.standings = append(sc.standings, standing{})
 	}
 	return indexed
+}
+
+// restrict leaves only the candidates that a request may go to.
+func (sc *scratch) restrict(allowed func(addr string) bool) (indexed bool) {
+	sc.candidates = slices.DeleteFunc(sc.candidates, func(c candidate) bool { return !allowed(c.endpoint.Addr()) })
+	sc.standings = sc.standings[:len(sc.candidates)] // nothing is entered in them yet
+	return slices.ContainsFunc(sc.candidates, func(c candidate) bool { return c.blockSize > 0 })
+}
+
+// ranked lists so many candidates by the costs of the last placement: the two choices first, whatever tie made them so, then the others.
+func (sc *scratch) ranked(first, second, most int) []string {
+	if most <= 0 {
+		return nil
+	}
+	sc.at = sc.at[:0]
+	for i := range sc.candidates {
+		sc.at = append(sc.at, i)
+	}
+	rank := func(i int) float64 {
+		switch i {
+		case first:
+			return math.Inf(-1)
+		case second:
+			return -math.MaxFloat64
+		}
+		return sc.costs[i]
+	}
+	slices.SortStableFunc(sc.at, func(a, b int) int { return cmp.Compare(rank(a), rank(b)) })
+	addrs := make([]string, 0, min(most, len(sc.at)))
+	for _, i := range sc.at {
+		if addr := sc.candidates[i].endpoint.Addr(); !slices.Contains(addrs, addr) {
+			if addrs = append(addrs, addr); len(addrs) == most {
+				break
+			}
+		}
+	}
+	return addrs
 }
 
 // index enters the ranks of a candidate whose blocks are known.

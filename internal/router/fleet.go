@@ -217,7 +217,7 @@ func (f *fleet) openDecisions() (open int, expired uint64) {
 }
 
 // place picks the first and the second choice among the candidates for a prompt of so many tokens, and charges the first with what it must
-// compute. It returns positions in sc.candidates; second is −1 when there is only one.
+// compute. It returns positions in sc.candidates; second is −1 when there is only one, and both are when the request is shed.
 func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Time, random func(int) int) (first, second int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -226,6 +226,9 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 		c.target.account.advance(now, &f.pace)
 		sc.standings[i].load = c.target.account.load(exact).mean(len(c.target.ranks))
 		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() // a tokenizer call may lie between
+	}
+	if b.shed > 0 && !slices.ContainsFunc(sc.standings, func(s standing) bool { return s.load.backlog <= b.shed }) {
+		return -1, -1
 	}
 	sc.costs = appendCosts(sc.costs[:0], prompt, sc.standings, w)
 	first = pick(sc.costs, -1, w.near, random)
@@ -266,6 +269,28 @@ func (f *fleet) complete(number uint64, c Completion, now time.Time) (o opening,
 		t.account.computed(o.uncached, age)
 	}
 	return o, e, true
+}
+
+// move enters an open decision at the endpoint that serves its request, where that is another one than was chosen, and returns the choice then;
+// nil otherwise. The decision of a request that is served by none of the fleet's endpoints is not open any more.
+func (f *fleet) move(number uint64, addr string, now time.Time) (choice *target) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := f.open.get(number)
+	if o == nil || !o.steered || o.target.endpoint.Addr() == addr {
+		return nil
+	}
+	choice = o.target
+	f.release(*o, now)
+	choice.account.forget(o.uncached, now.Sub(o.since))
+	t := f.instead(o.target, addr)
+	if t == nil {
+		f.open.take(number)
+		return choice
+	}
+	t.account.advance(now, &f.pace)
+	o.target, o.charge = t, t.account.charge(o.uncached, o.prompt, 0)
+	return choice
 }
 
 // undeliver takes a decision back as if it had not been made.

@@ -31,6 +31,7 @@ const (
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"
+	KeyRank       = "rank"   // a number; only where decisions choose the data-parallel rank
 	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where the router is told to rank
 )
 

@@ -7,6 +7,19 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
+// HeaderDestination carries the choice where the vocabulary is that of the Gateway API inference extension's endpoint picker protocol: ip:port, or
+// several of them in the order of preference. The same text stands under [MetadataLB].
+const HeaderDestination = "x-gateway-destination-endpoint"
+
+// Metadata of that protocol. MetadataLB holds the choice under [HeaderDestination], and the endpoint that gave the answer under KeyServed. Under
+// MetadataSubset and KeySubset the proxy may name the endpoints to choose from.
+const (
+	MetadataLB     = "envoy.lb"
+	MetadataSubset = "envoy.lb.subset_hint"
+	KeyServed      = "x-gateway-destination-endpoint-served"
+	KeySubset      = "x-gateway-destination-endpoint-subset"
+)
+
 // HeaderRank is the request header by which the router names the data-parallel rank of an endpoint. Engines read it.
 const HeaderRank = "x-data-parallel-rank"
 
@@ -17,7 +30,7 @@ const HeaderDecision = "x-kvsteer-decision"
 // namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
 const MetadataNamespace = "kvsteer"
 
-// metadataTargets holds the two target headers, under their names, in the composite layout.
+// metadataTargets holds the target headers, under their names, in the composite layout.
 const metadataTargets = "kvsteer.target"
 
 // Keys under [MetadataNamespace]. Values are strings but for the two token counts, which are numbers.
@@ -30,6 +43,9 @@ const (
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"
+
+	// KeyRanked is the endpoints to try, in order, as ip:port,ip:port. It is there only where the choice is to be obeyed.
+	KeyRanked = "ranked"
 )
 
 // Cluster names. The two clusters that dial the address in a header are shared by all pools; each pool adds its own by
@@ -46,7 +62,7 @@ const (
 // clusterPrefix begins the names of all clusters of this package.
 const clusterPrefix = "kvsteer_"
 
-// PoolCluster is the composite cluster that a pool's route names.
+// PoolCluster is the cluster that a pool's route names: a composite, or in the override_host layout that of the endpoints themselves.
 func PoolCluster(pool string) string { return clusterPrefix + "pool_" + pool }
 
 // FallbackCluster is the cluster of a pool's endpoints that serves requests without a decision.

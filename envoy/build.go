@@ -2,6 +2,8 @@ package envoy
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -57,7 +59,7 @@ func newBuilder(o Options, s scope) (*builder, error) {
 	if err := o.validate(s); err != nil {
 		return nil, err
 	}
-	layout, err := LayoutFor(o.Version)
+	layout, err := o.choose()
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +99,34 @@ func (b *builder) pack(m proto.Message) *anypb.Any {
 	return a
 }
 
-// targetHeaders are the headers that exist only inside Envoy.
-func targetHeaders() []string { return []string{HeaderTarget, HeaderSecond} }
+// clientHeaders are removed from what clients send: those that the router alone may set, and those that a filter of the reader's own may.
+func (b *builder) clientHeaders() []string {
+	hs := b.Headers.targets()
+	if b.Headers == HeadersGAIE {
+		hs = append(hs, GatewaySubset, GatewayServed) // metadata to us, but headers to other endpoint pickers
+	}
+	if b.RankHeader {
+		hs = append(hs, HeaderRank)
+	}
+	for _, h := range b.StripHeaders {
+		if h = strings.ToLower(h); !slices.Contains(hs, h) {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+// settable are the headers that the router may set. In the override_host layout the choice comes in metadata alone.
+func (b *builder) settable() []string {
+	var hs []string
+	if b.layout != LayoutOverride {
+		hs = b.Headers.targets()
+	}
+	if b.RankHeader {
+		hs = append(hs, HeaderRank)
+	}
+	return hs
+}
 
 // secretHeaders may hold credentials. The router needs none, so it is sent none.
 func secretHeaders() []string {

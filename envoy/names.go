@@ -7,6 +7,10 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
+// HeaderRank is the request header by which vLLM takes the data-parallel rank that serves a request. A router sets it in pools whose
+// decisions choose the rank; Envoy removes it from what clients send to any pool then, and otherwise passes it on.
+const HeaderRank = "x-data-parallel-rank"
+
 // HeaderDecision is the response header that shows a decision to clients, where the configuration asks for it.
 const HeaderDecision = "x-kvsteer-decision"
 
@@ -14,7 +18,7 @@ const HeaderDecision = "x-kvsteer-decision"
 // namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
 const MetadataNamespace = "kvsteer"
 
-// metadataTargets holds the two target headers, under their names, in the composite layout.
+// metadataTargets holds the target headers, under their names, in the composite layout.
 const metadataTargets = "kvsteer.target"
 
 // Keys under [MetadataNamespace]. Values are strings but for the two token counts, which are numbers.
@@ -27,7 +31,8 @@ const (
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"
-	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where the router is told to rank
+	KeyRank       = "rank"   // a number; only where decisions choose the data-parallel rank
+	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where it is to be obeyed
 )
 
 // Names of the endpoint-picker protocol, which gateways of the Gateway API inference extension speak.
@@ -53,7 +58,7 @@ const (
 // clusterPrefix begins the names of all clusters of this package.
 const clusterPrefix = "kvsteer_"
 
-// PoolCluster is the composite cluster that a pool's route names.
+// PoolCluster is the cluster that a pool's route names: a composite, or in the override_host layout that of the endpoints themselves.
 func PoolCluster(pool string) string { return clusterPrefix + "pool_" + pool }
 
 // FallbackCluster is the cluster of a pool's endpoints that serves requests without a decision.

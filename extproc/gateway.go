@@ -50,6 +50,7 @@ func (g *Gateway) answer(at phase, d router.Decision, ranked bool) (*response, o
 	}
 	r := at.reply(mutation(envoy.GatewayEndpoint, value))
 	r.DynamicMetadata = metadata(d, ranked)
+	pin(r, d)
 	if value != "" {
 		r.DynamicMetadata.Fields[envoy.GatewayNamespace] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			envoy.GatewayEndpoint: structpb.NewStringValue(value),

@@ -63,6 +63,7 @@ func (s *settings) reply(at phase, d router.Decision) *response {
 	}
 	r := at.reply(decisionMutation(first, second))
 	r.DynamicMetadata = metadata(d, s.ranked)
+	pin(r, d)
 	return r
 }
 
@@ -118,6 +119,9 @@ func metadata(d router.Decision, ranked bool) *structpb.Struct {
 		envoy.KeyReason:     structpb.NewStringValue(string(d.Reason)),
 		envoy.KeyMatched:    structpb.NewNumberValue(float64(d.Matched)),
 		envoy.KeyPrompt:     structpb.NewNumberValue(float64(d.Prompt)),
+	}
+	if d.Pinned {
+		fields[envoy.KeyRank] = structpb.NewNumberValue(float64(d.Rank))
 	}
 	if ranked && d.Steers() {
 		fields[envoy.KeyRanked] = structpb.NewStringValue(list(d))

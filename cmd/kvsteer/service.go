@@ -74,7 +74,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	}
 	dialTLS := s.engineTLS.dialer()
 	s.pools, err = pool.New(pool.Options{
-		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
+		Pools: poolConfigs(cfg, keys), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
@@ -225,12 +225,13 @@ func apiKeys(cfg *config.Config) (map[string]string, error) {
 	return keys, nil
 }
 
-func poolConfigs(cfg *config.Config) []pool.Config {
+func poolConfigs(cfg *config.Config, keys map[string]string) []pool.Config {
 	pools := make([]pool.Config, len(cfg.Pools))
 	for i, p := range cfg.Pools {
 		pools[i] = pool.Config{
 			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen, PrefillRate: float64(p.PrefillRate),
 			Mode: p.Mode, Unsteered: 100 - p.Percent, CacheTokens: p.Approximate.CacheTokens, CacheLifetime: p.Approximate.Lifetime.Std(),
+			AdaptersRefresh: p.AdaptersRefresh.Std(), APIKey: keys[p.Name], SaltHeader: p.SaltHeader,
 			Match: pool.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		for _, e := range p.Endpoints {

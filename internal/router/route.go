@@ -52,6 +52,10 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Reason = ReasonNoEndpoint
 		return d
 	}
+	if adapter != "" {
+		indexed = sc.dropWithout(f.pool.Load(), adapter)
+	}
+	takeSalt(f.pool.Load(), req, &parsed)
 	deadline := watch.begin.Add(sc.settings.Budget)
 	prompt := min(estimate(req, &parsed), longest(f, sc.settings))
 	var tokens []uint32

@@ -9,6 +9,11 @@ func (r *Request) TakeSalt(salt string) {
 		return
 	}
 	r.Salt = salt
+	if r.rendered != nil {
+		rendered := *r.rendered
+		rendered.Salt = salt
+		r.rendered = &rendered
+	}
 	if r.inexact != nil {
 		text := *r.inexact
 		text.Salt = salt
@@ -18,7 +23,7 @@ func (r *Request) TakeSalt(salt string) {
 
 // RefuseSalt says that the salt is not known, so that the prompt is matched in no way. A reason that the request has already stays.
 func (r *Request) RefuseSalt() {
-	r.inexact = nil
+	r.inexact, r.rendered = nil, nil
 	if r.Reason == "" {
 		*r = Request{Kind: r.Kind, Reason: ReasonBadSalt, Model: r.Model}
 	}

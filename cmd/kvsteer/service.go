@@ -85,7 +85,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	}
 	settings := settings(cfg, tokenizers.current, keys)
 	s.router, err = router.New(router.Options{
-		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Budget: settings.Budget, Limits: settings.Limits,
+		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, Render: settings.Render, APIKeys: settings.APIKeys, Budget: settings.Budget, Limits: settings.Limits,
 		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
 	if err != nil {
@@ -157,7 +157,7 @@ func slots(endpoints int) int { return (2*endpoints + 63) / 64 * 64 }
 // settings are what the router takes of a configuration beside its pools.
 func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string) router.Settings {
 	return router.Settings{
-		Tokenizer: t, APIKeys: keys, Budget: cfg.Budget.Std(),
+		Tokenizer: t, Render: cfg.Tokenize.Render, APIKeys: keys, Budget: cfg.Budget.Std(),
 		Limits: openai.Limits{Body: int(cfg.Limits.Body.Bytes()), PromptTokens: cfg.Limits.PromptTokens},
 	}
 }
@@ -185,7 +185,7 @@ func (t *tokenizers) options(cfg *config.Config) tokenize.Options {
 	}
 	return tokenize.Options{
 		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cache, Concurrency: cfg.Tokenize.Concurrency,
-		MaxTokens: cfg.Limits.PromptTokens, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
+		MaxTokens: cfg.Limits.PromptTokens, Render: cfg.Tokenize.Render, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
 	}
 }
 

@@ -7,8 +7,13 @@ import "bytes"
 func (r *Request) RenderOnly() bool { return r.renderOnly }
 
 // Rendered returns a request that has a Reason as a render endpoint can tell its tokens; ok is false when none can, or when the request has
-// no Reason.
-func (r *Request) Rendered() (q *Request, ok bool) { return r.rendered, r.rendered != nil }
+// no Reason, or another one than Parse gave it.
+func (r *Request) Rendered() (q *Request, ok bool) {
+	if r.Reason != ReasonTruncation && r.Reason != ReasonTemplate {
+		return nil, false
+	}
+	return r.rendered, r.rendered != nil
+}
 
 // ByServer reports whether the engine's settings decide if its render endpoint and /tokenize give the same tokens. vLLM applies
 // --exclude-tools-when-tool-choice-none and what reasoning_effort does to --default-chat-template-kwargs to requests, and not to /tokenize.

@@ -41,6 +41,8 @@ type fold struct {
 	mirror *mirror
 
 	online    bool
+	complete  bool // nothing that the engine published is missing
+	hushed    bool // the sink is not told of changes
 	learned   learned
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
@@ -99,9 +101,37 @@ func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
 	if f.mirror.present < f.mirror.maxBlocks-f.mirror.maxBlocks/10 {
 		f.learned.full = false
 	}
+	f.tell()
+	return f.stats, nil
+}
+
+// tick ends the copies whose time has come and tells the sink the net change.
+// It is called about once a second, so that much later than its time a copy
+// may end.
+func (f *fold) tick(now time.Time) {
+	f.mirror.work = 0
+	if f.mirror.lapse(now) == 0 {
+		return
+	}
+	f.release()
+	f.tell()
+}
+
+// tell tells the sink what changed. A quiet fold keeps it for later, and forgets what came and went meanwhile.
+func (f *fold) tell() {
+	if f.hushed {
+		f.mirror.prints.shed()
+		return
+	}
 	f.describe()
 	f.mirror.prints.flush(f.o.sink)
-	return f.stats, nil
+}
+
+// quiet says whether the sink is to be told of changes. What changed meanwhile it is told when quiet ends, as one net change. A
+// Reset is told at once.
+func (f *fold) quiet(on bool) {
+	f.hushed = on
+	f.tell()
 }
 
 // release lets go of the payload and of buffers that one huge event grew.
@@ -120,6 +150,7 @@ func (f *fold) release() {
 func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.learned = learned{}
+	f.complete = false
 	f.o.sink.Reset(cause)
 	f.describe()
 }
@@ -130,9 +161,19 @@ func (f *fold) connected(on bool) {
 	f.describe()
 }
 
+// history notes whether everything that the engine published is in the mirror or was taken out of it again.
+func (f *fold) history(complete bool) {
+	f.complete = complete
+	f.describe()
+}
+
 func (f *fold) describe() {
+	if f.hushed {
+		return
+	}
 	d := Description{
 		Connected: f.online,
+		Complete:  f.complete,
 		BlockSize: f.learned.blockSize,
 		ExtraKeys: f.learned.extraKeys,
 		Problem:   f.learned.problem(),

@@ -37,6 +37,7 @@ type mirror struct {
 	copies copySet
 	prints printSet
 	cold   coldList
+	lapses lapses
 
 	stack []uint32 // of settle
 	// work counts the blocks that settle and descends have looked at in a batch.
@@ -85,6 +86,7 @@ func (m *mirror) clear() {
 	m.copies = newCopySet(m.maxBlocks)
 	m.prints.clear()
 	m.cold = coldList{}
+	m.lapses = newLapses(m.maxBlocks / lapsesPerBlocks)
 }
 
 // empty tells whether nothing was stored since the last clear.
@@ -124,34 +126,43 @@ func (m *mirror) warm(run []storeBlock) {
 
 // add enters a copy of class c of a device block, which may be known already.
 func (m *mirror) add(s storeBlock, c copyClass) drop {
+	id, reason := m.enter(s)
+	if id == 0 {
+		return reason
+	}
+	if !m.addCopy(id, c) && reason == dropNone {
+		reason = dropCopies
+	}
+	return reason
+}
+
+// enter returns the id of a block, which is made when it is not known. The
+// caller adds a copy at once: blocks without one are not kept. A reason beside
+// an id is a conflict with what is known.
+func (m *mirror) enter(s storeBlock) (uint32, drop) {
 	if id := m.byHash.get(s.hash); id != 0 {
 		b := &m.blocks[id]
-		conflict := b.first != s.first || b.above != s.above || b.content != s.content
-		b.ambiguous = b.ambiguous || conflict
-		counted := m.addCopy(id, c)
-		switch {
-		case conflict:
-			m.settle(id)
-			return dropConflict
-		case !counted:
-			return dropCopies
+		if b.first == s.first && b.above == s.above && b.content == s.content {
+			return id, dropNone
 		}
-		return dropNone
+		b.ambiguous = true
+		m.settle(id)
+		return id, dropConflict
 	}
 	var parent uint32
 	if !s.first {
 		parent = m.byHash.get(s.above)
 		if parent == 0 || !m.blocks[parent].rooted {
 			if m.orphans() >= m.maxOrphans {
-				return dropOrphanFull
+				return 0, dropOrphanFull
 			}
 			if m.descends(parent, s.above, s.hash) {
-				return dropLoop
+				return 0, dropLoop
 			}
 		}
 	}
 	if m.present >= m.maxBlocks && !m.evict(parent) {
-		return dropFull
+		return 0, dropFull
 	}
 	id := m.alloc()
 	b := &m.blocks[id]
@@ -162,8 +173,7 @@ func (m *mirror) add(s storeBlock, c copyClass) drop {
 		m.attach(id, parent)
 	}
 	m.adopt(id)
-	m.addCopy(id, c)
-	return dropNone
+	return id, dropNone
 }
 
 // addKnown enters a copy of a block that has to be known by its hash alone;
@@ -195,13 +205,18 @@ func (m *mirror) overworked() bool { return m.work > m.maxWork }
 // remove takes away one copy of class c. Removals of what is not there are
 // ignored: engines send them after a clear.
 func (m *mirror) remove(hash uint64, c copyClass) {
-	id := m.byHash.get(hash)
-	if id == 0 {
-		return
+	if id := m.byHash.get(hash); id != 0 {
+		m.removeCopy(id, c)
 	}
+}
+
+func (m *mirror) removeCopy(id uint32, c copyClass) {
 	b := &m.blocks[id]
 	if !m.copies.remove(&b.copies, c) {
 		return
+	}
+	if m.copies.classes[c].lapses {
+		m.lapses.cancel(id, c)
 	}
 	if b.copies.none() {
 		m.delete(id)
@@ -213,6 +228,7 @@ func (m *mirror) remove(hash uint64, c copyClass) {
 
 // delete takes a block out. Its descendants stay, as orphans.
 func (m *mirror) delete(id uint32) {
+	m.unlapse(id)
 	m.copies.drop(&m.blocks[id].copies)
 	m.keepCold(id)
 	m.settle(id) // not resident without copies: withdraws the subtree

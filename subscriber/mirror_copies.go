@@ -11,10 +11,11 @@ type copyClass uint8
 
 // Bounds of what a peer says of copies.
 const (
-	maxCopyClasses = 64
-	maxGroups      = 16
-	maxPlace       = 256 // bytes of the name of a medium, locality or owner
-	copiesPerBlock = 4   // classes per block beyond its first, over all blocks
+	maxCopyClasses  = 64
+	maxGroups       = 16
+	maxPlace        = 256 // bytes of the name of a medium, locality or owner
+	copiesPerBlock  = 4   // classes per block beyond its first, over all blocks
+	lapsesPerBlocks = 2   // blocks of the mirror's bound for each copy that may end by time
 )
 
 type copyKind struct {
@@ -25,6 +26,7 @@ type copyKind struct {
 	ownership []byte
 
 	device bool
+	lapses bool   // its copies end by time, and there is one per block at most
 	mask   uint32 // full-attention groups that the copy serves
 }
 

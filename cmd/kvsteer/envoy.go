@@ -96,7 +96,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 		SecretsDir: c.Secrets, AccessLogService: cfg.Envoy.AccessLogService, DecisionHeader: cfg.Envoy.DecisionHeader,
 		Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, Version: c.EnvoyVersion,
 		MessageTimeout: cfg.Envoy.MessageTimeout.Std(), MaxBody: cfg.Limits.Body.Bytes(), AllPaths: cfg.Envoy.AllPaths || c.AllPaths,
-		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance),
+		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance), Headers: envoy.Headers(cfg.Headers),
 	}
 	if o.Version == "" {
 		o.Version = cfg.Envoy.Version

@@ -12,6 +12,9 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
+// maxReplays bounds the replays of missed events that are under way at a time.
+const maxReplays = 4
+
 // followed is an endpoint with an event source, of one rank or of several. Two that differ in anything are not the same.
 type followed struct {
 	pool, endpoint string
@@ -36,6 +39,7 @@ type followers struct {
 	router  *router.Router
 	asker   *eventsources.Client
 	metrics *subscriber.Metrics
+	replays *subscriber.ReplayLimit
 	log     *slog.Logger
 	first   []*follower // of the start
 	orders  chan func(context.Context, *following)
@@ -50,7 +54,10 @@ type following struct {
 
 // newFollowers makes the subscribers of the start and starts none.
 func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, log *slog.Logger, all []followed) (*followers, error) {
-	f := &followers{router: r, asker: c, metrics: m, log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
+	f := &followers{
+		router: r, asker: c, metrics: m, replays: subscriber.NewReplayLimit(maxReplays), log: log,
+		orders: make(chan func(context.Context, *following)), ended: make(chan struct{}),
+	}
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {

@@ -54,7 +54,7 @@ func (f *follower) close() {
 func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscriber, error) {
 	return subscriber.New(subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
-		Sink: f.sources[rank], Log: f.of.log, Metrics: f.of.metrics,
+		Replay: at.Replay, Replays: f.of.replays, Sink: f.sources[rank], Log: f.of.log, Metrics: f.of.metrics,
 	})
 }
 
@@ -171,7 +171,8 @@ func (f *follower) addresses() []config.Events {
 	for rank := range all {
 		all[rank] = f.what.events.Of(rank)
 		if rank < len(f.offer.ranks) {
-			all[rank].Dial = withPort(all[rank].Dial, f.offer.ranks[rank].Events)
+			told := f.offer.ranks[rank]
+			all[rank].Dial, all[rank].Replay = withPort(all[rank].Dial, told.Events), withPort(all[rank].Replay, told.Replay)
 		}
 	}
 	return all

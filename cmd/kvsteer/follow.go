@@ -19,6 +19,7 @@ const maxReplays = 4
 type followed struct {
 	pool, endpoint string
 	events         config.Events
+	reading        reading
 }
 
 // followedBy lists the event sources of a configuration.
@@ -27,7 +28,7 @@ func followedBy(cfg *config.Config) []followed {
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
 			if !e.Events.None() {
-				all = append(all, followed{p.Name, e.Address, e.Events})
+				all = append(all, followed{p.Name, e.Address, e.Events, readingOf(&p)})
 			}
 		}
 	}

@@ -52,10 +52,14 @@ func (f *follower) close() {
 
 // subscriber makes the subscriber of a rank whose events come from at.
 func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscriber, error) {
-	return subscriber.New(subscriber.Options{
+	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
 		Replay: at.Replay, Replays: f.of.replays, Sink: f.sources[rank], Log: f.of.log, Metrics: f.of.metrics,
-	})
+	}
+	if err := f.what.reading.enter(&options); err != nil {
+		return nil, err
+	}
+	return subscriber.New(options)
 }
 
 // run follows the endpoint until ctx ends, then forgets it.

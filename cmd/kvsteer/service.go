@@ -86,7 +86,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	}
 	settings := settings(cfg, tokenizers.current, keys)
 	s.router, err = router.New(router.Options{
-		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Budget: settings.Budget, Limits: settings.Limits,
+		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Tiers: settings.Tiers, Budget: settings.Budget, Limits: settings.Limits,
 		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
 	if err != nil {
@@ -159,7 +159,7 @@ func slots(endpoints int) int { return (2*endpoints + 63) / 64 * 64 }
 // settings are what the router takes of a configuration beside its pools.
 func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string) router.Settings {
 	return router.Settings{
-		Tokenizer: t, APIKeys: keys, Budget: cfg.Budget.Std(),
+		Tokenizer: t, APIKeys: keys, Tiers: tierWeights(cfg), Budget: cfg.Budget.Std(),
 		Limits: openai.Limits{Body: int(cfg.Limits.Body.Bytes()), PromptTokens: cfg.Limits.PromptTokens},
 	}
 }

@@ -235,7 +235,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	second = sc.second(first, w, random)
 	if b.number != 0 {
 		s := sc.standings[first]
-		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(w), prompt, s.last, now)
+		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(), prompt, s.last, now)
 	}
 	return first, second
 }

@@ -52,9 +52,13 @@ func (f *follower) close() {
 
 // subscriber makes the subscriber of a rank whose events come from at.
 func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscriber, error) {
+	log := f.of.log
+	if len(f.sources) > 1 || rank > 0 {
+		log = log.With("rank", rank)
+	}
 	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
-		Replay: at.Replay, Replays: f.of.replays, Sink: f.sources[rank], Log: f.of.log, Metrics: f.of.metrics,
+		Replay: at.Replay, Replays: f.of.replays, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
 	}
 	if err := f.what.reading.enter(&options); err != nil {
 		return nil, err

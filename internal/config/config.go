@@ -120,6 +120,8 @@ type Pool struct {
 	Match       Match       `yaml:"match"`
 	Fallback    Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
 	PinRank     bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
+	Tiers       Tiers       `yaml:"tiers"`
+	AdapterIDs  []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
 	Endpoints   []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }
 

@@ -237,6 +237,8 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	d.number(path+".percent", p.Percent, 0, 100)
 	d.number(path+".approximate.cache_tokens", p.Approximate.CacheTokens, 0, 100_000_000)
 	d.duration(path+".approximate.lifetime", p.Approximate.Lifetime, time.Second, 24*time.Hour)
+	d.tiers(path+".tiers", &p.Tiers)
+	d.adapterIDs(path+".adapter_ids", p.AdapterIDs)
 	if p.Fallback.To != "endpoints" && p.Fallback.To != "none" {
 		d.at(path+".fallback", "%q is neither endpoints nor none (another cluster: {cluster: NAME})", p.Fallback.To)
 	}

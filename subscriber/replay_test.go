@@ -90,7 +90,7 @@ func TestReplay(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		t.Run(fmt.Sprintf("topic=%v", !old), func(t *testing.T) {
 			e := newTestEngine(t)
-			e.old = old
+			e.set(func(e *testEngine) { e.old = old })
 			cache := &cacheOf{rnd: rand.New(rand.NewPCG(1, 1))}
 			publish := func(n int, lost bool) {
 				for range n {
@@ -229,7 +229,7 @@ func TestReplayHostile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			e := newTestEngine(t)
-			tt.fault(e)
+			e.set(tt.fault)
 			sink := newHeldSink(t)
 			s, _ := followEngine(t, e, sink, func(s *Subscriber) {
 				s.o.Limits.Stall, s.track.pacing.reply = 100*time.Millisecond, 50*time.Millisecond
@@ -416,7 +416,7 @@ func TestReplayRecorded(t *testing.T) {
 			answer = append(answer, onWire(t, r.endMarker(t))...)
 
 			e := newTestEngine(t)
-			e.garbage = answer
+			e.set(func(e *testEngine) { e.garbage = answer })
 			var got script
 			followEngine(t, e, &got, func(s *Subscriber) { s.track.pacing.silence = time.Hour })
 			eventually(t, "connected", func() bool {
@@ -439,7 +439,7 @@ func TestReplayRandom(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(seed, 9))
 			e := newTestEngine(t)
-			e.old = rnd.IntN(2) == 0
+			e.set(func(e *testEngine) { e.old = rnd.IntN(2) == 0 })
 			cache := &cacheOf{rnd: rnd}
 			sink := newHeldSink(t)
 			s, _ := followEngine(t, e, sink, func(s *Subscriber) { s.track.pacing.reply = 200 * time.Millisecond })

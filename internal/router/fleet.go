@@ -283,7 +283,7 @@ func (f *fleet) move(number uint64, addr string, now time.Time) (choice *target)
 	choice = o.target
 	f.release(*o, now)
 	choice.account.forget(o.uncached, now.Sub(o.since))
-	t := f.target(addr)
+	t := f.instead(o.target, addr)
 	if t == nil {
 		f.open.take(number)
 		return choice

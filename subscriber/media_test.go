@@ -52,8 +52,8 @@ func TestParseMedium(t *testing.T) {
 	}
 }
 
-// play is a batch after so many seconds, or a tick when there are no events.
-type play struct {
+// tierStep is a batch after so many seconds, or a tick when there are no events.
+type tierStep struct {
 	at     int
 	events []any
 }
@@ -68,43 +68,43 @@ func TestTiers(t *testing.T) {
 		name    string
 		media   map[string]MediumRule
 		demote  time.Duration
-		plays   []play
+		plays   []tierStep
 		want    []string
 		coldest Medium
 	}{
-		{name: "demoted", plays: []play{{0, []any{st("", "ab"), known("CPU", "ab")}}, {1, []any{rm("ba")}}, {999_999, nil}}, want: append(both("a ab"), "-dev ab a"), coldest: MediumHost},
-		{name: "demoted, and gone from the host", plays: []play{{0, []any{st("", "ab"), known("CPU", "ab")}}, {1, []any{rm("ba")}}, {2, []any{knownRemoved("CPU", "a")}}}, want: append(both("a ab"), "-dev ab a", "-any ab a"), coldest: MediumHost},
-		{name: "gone from the host first", plays: []play{{0, []any{st("", "ab"), known("CPU", "ab")}}, {1, []any{knownRemoved("CPU", "ba")}}, {2, []any{rm("b")}}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
-		{name: "loaded back", plays: []play{{0, []any{st("", "a"), known("CPU", "a")}}, {1, []any{rm("a")}}, {2, []any{st("", "a")}}}, want: append(both("a"), "-dev a", "+dev a"), coldest: MediumHost},
-		{name: "two media", media: disk, plays: []play{{0, []any{st("", "a"), known("CPU", "a"), known("SLOW", "a")}}, {1, []any{rm("a"), knownRemoved("CPU", "a")}}, {999_999, nil}, {999_999, []any{knownRemoved("slow", "a")}}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
-		{name: "a disk is bounded by time", plays: []play{{0, []any{st("", "a"), known("DISK", "a")}}, {1, []any{rm("a")}}, {599, nil}, {600, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
-		{name: "announced again on the disk", plays: []play{{0, []any{st("", "a"), known("DISK", "a")}}, {300, []any{known("disk", "a")}}, {301, []any{rm("a")}}, {600, nil}, {900, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
-		{name: "removed from the disk", plays: []play{{0, []any{st("", "a"), known("DISK", "a"), known("DISK", "a")}}, {1, []any{rm("a")}}, {2, []any{knownRemoved("DISK", "a")}}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
-		{name: "a lifetime of one's own", media: disk, plays: []play{{0, []any{st("", "a"), known("Brief", "a")}}, {1, []any{rm("a")}}, {5, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumHost},
-		{name: "ignored", plays: []play{{0, []any{st("", "a"), known("EXTERNAL", "a"), known("storage", "a")}}, {1, []any{knownRemoved("storage", "a"), rm("a")}}}, want: append(both("a"), "-dev a", "-any a")},
-		{name: "host copies ignored", media: map[string]MediumRule{"cpu": {}}, plays: []play{{0, []any{st("", "a"), known("CPU", "a")}}, {1, []any{rm("a")}}}, want: append(both("a"), "-dev a", "-any a")},
-		{name: "a group of two is on the host", plays: []play{{0, []any{st("", "a"), second("a", "\x05"), known("CPU", "a")}}, {1, []any{rm("a")}}}, want: append(both("a"), "-dev a"), coldest: MediumHost},
+		{name: "demoted", plays: []tierStep{{0, []any{st("", "ab"), known("CPU", "ab")}}, {1, []any{rm("ba")}}, {999_999, nil}}, want: append(both("a ab"), "-dev ab a"), coldest: MediumHost},
+		{name: "demoted, and gone from the host", plays: []tierStep{{0, []any{st("", "ab"), known("CPU", "ab")}}, {1, []any{rm("ba")}}, {2, []any{knownRemoved("CPU", "a")}}}, want: append(both("a ab"), "-dev ab a", "-any ab a"), coldest: MediumHost},
+		{name: "gone from the host first", plays: []tierStep{{0, []any{st("", "ab"), known("CPU", "ab")}}, {1, []any{knownRemoved("CPU", "ba")}}, {2, []any{rm("b")}}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
+		{name: "loaded back", plays: []tierStep{{0, []any{st("", "a"), known("CPU", "a")}}, {1, []any{rm("a")}}, {2, []any{st("", "a")}}}, want: append(both("a"), "-dev a", "+dev a"), coldest: MediumHost},
+		{name: "two media", media: disk, plays: []tierStep{{0, []any{st("", "a"), known("CPU", "a"), known("SLOW", "a")}}, {1, []any{rm("a"), knownRemoved("CPU", "a")}}, {999_999, nil}, {999_999, []any{knownRemoved("slow", "a")}}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
+		{name: "a disk is bounded by time", plays: []tierStep{{0, []any{st("", "a"), known("DISK", "a")}}, {1, []any{rm("a")}}, {599, nil}, {600, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
+		{name: "announced again on the disk", plays: []tierStep{{0, []any{st("", "a"), known("DISK", "a")}}, {300, []any{known("disk", "a")}}, {301, []any{rm("a")}}, {600, nil}, {900, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
+		{name: "removed from the disk", plays: []tierStep{{0, []any{st("", "a"), known("DISK", "a"), known("DISK", "a")}}, {1, []any{rm("a")}}, {2, []any{knownRemoved("DISK", "a")}}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumDisk},
+		{name: "a lifetime of one's own", media: disk, plays: []tierStep{{0, []any{st("", "a"), known("Brief", "a")}}, {1, []any{rm("a")}}, {5, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumHost},
+		{name: "ignored", plays: []tierStep{{0, []any{st("", "a"), known("EXTERNAL", "a"), known("storage", "a")}}, {1, []any{knownRemoved("storage", "a"), rm("a")}}}, want: append(both("a"), "-dev a", "-any a")},
+		{name: "host copies ignored", media: map[string]MediumRule{"cpu": {}}, plays: []tierStep{{0, []any{st("", "a"), known("CPU", "a")}}, {1, []any{rm("a")}}}, want: append(both("a"), "-dev a", "-any a")},
+		{name: "a group of two is on the host", plays: []tierStep{{0, []any{st("", "a"), second("a", "\x05"), known("CPU", "a")}}, {1, []any{rm("a")}}}, want: append(both("a"), "-dev a"), coldest: MediumHost},
 
-		{name: "assumed", demote: 10 * time.Second, plays: []play{{0, []any{st("", "ab")}}, {1, []any{rm("ba")}}, {10, nil}, {11, nil}}, want: append(both("a ab"), "-dev ab a", "-any ab a"), coldest: MediumHost},
-		{name: "assumed, the last copy only", demote: 10 * time.Second, plays: []play{{0, []any{st("", "ab"), st("a", "b")}}, {1, []any{rm("b")}}, {5, []any{rm("b")}}, {11, nil}, {15, nil}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
-		{name: "assumed, both copies in one event", demote: 10 * time.Second, plays: []play{{0, []any{st("", "ab"), st("a", "b")}}, {1, []any{rm("bb")}}, {11, nil}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
-		{name: "assumed, loaded back and removed again", demote: 10 * time.Second, plays: []play{{0, []any{st("", "a")}}, {1, []any{rm("a")}}, {5, []any{st("", "a")}}, {8, []any{rm("a")}}, {12, nil}, {18, nil}}, want: append(both("a"), "-dev a", "+dev a", "-dev a", "-any a"), coldest: MediumHost},
-		{name: "assumed, of two groups", demote: 10 * time.Second, plays: []play{{0, []any{st("", "a"), second("a", "\x05")}}, {1, []any{rm("a")}}, {4, []any{rm("a").with("group_idx", 5)}}, {11, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumHost},
-		{name: "assumed, of a block that was an orphan", demote: 10 * time.Second, plays: []play{{0, []any{st("a", "b")}}, {1, []any{rm("b")}}, {2, []any{st("", "a")}}, {11, nil}}, want: []string{"+any a ab", "+dev a", "-any ab"}, coldest: MediumHost},
-		{name: "assumed, then cleared", demote: 10 * time.Second, plays: []play{{0, []any{st("", "a")}}, {1, []any{rm("a")}}, {2, []any{clearedEvent()}}, {11, nil}}, want: append(both("a"), "-dev a", "reset cleared")},
+		{name: "assumed", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("", "ab")}}, {1, []any{rm("ba")}}, {10, nil}, {11, nil}}, want: append(both("a ab"), "-dev ab a", "-any ab a"), coldest: MediumHost},
+		{name: "assumed, the last copy only", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("", "ab"), st("a", "b")}}, {1, []any{rm("b")}}, {5, []any{rm("b")}}, {11, nil}, {15, nil}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
+		{name: "assumed, both copies in one event", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("", "ab"), st("a", "b")}}, {1, []any{rm("bb")}}, {11, nil}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
+		{name: "assumed, loaded back and removed again", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("", "a")}}, {1, []any{rm("a")}}, {5, []any{st("", "a")}}, {8, []any{rm("a")}}, {12, nil}, {18, nil}}, want: append(both("a"), "-dev a", "+dev a", "-dev a", "-any a"), coldest: MediumHost},
+		{name: "assumed, of two groups", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("", "a"), second("a", "\x05")}}, {1, []any{rm("a")}}, {4, []any{rm("a").with("group_idx", 5)}}, {11, nil}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumHost},
+		{name: "assumed, of a block that was an orphan", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("a", "b")}}, {1, []any{rm("b")}}, {2, []any{st("", "a")}}, {11, nil}}, want: []string{"+any a ab", "+dev a", "-any ab"}, coldest: MediumHost},
+		{name: "assumed, then cleared", demote: 10 * time.Second, plays: []tierStep{{0, []any{st("", "a")}}, {1, []any{rm("a")}}, {2, []any{clearedEvent()}}, {11, nil}}, want: append(both("a"), "-dev a", "reset cleared")},
 
-		{name: "stored on the host after the removal", plays: []play{{0, []any{st("", "abc"), known("CPU", "a")}}, {1, []any{rm("cb")}}, {2, []any{known("CPU", "cb")}}, {3, []any{rm("a")}}}, want: append(both("a ab abc"), "-dev abc ab", "-any abc ab", "+any ab abc", "-dev a"), coldest: MediumHost},
-		{name: "stored on the host after the removal, a gap between", plays: []play{{0, []any{st("", "abc"), known("CPU", "a")}}, {1, []any{rm("cb")}}, {2, []any{known("CPU", "c")}}, {3, []any{known("CPU", "b")}}}, want: append(both("a ab abc"), "-dev abc ab", "-any abc ab", "+any ab abc"), coldest: MediumHost},
-		{name: "stored on the host too late", plays: []play{{0, []any{st("", "ab"), known("CPU", "a")}}, {1, []any{rm("b")}}, {late + 2, []any{known("CPU", "b")}}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
-		{name: "stored on the host after a clear", plays: []play{{0, []any{st("", "ab"), known("CPU", "a")}}, {1, []any{rm("ba"), knownRemoved("CPU", "a")}}, {2, []any{clearedEvent(), known("CPU", "ab")}}}, want: append(both("a ab"), "-dev ab a", "-any ab a", "+any a ab"), coldest: MediumHost},
-		{name: "the host is in use when the device is cleared", plays: []play{{0, []any{st("", "a"), known("CPU", "a")}}, {1, []any{clearedEvent()}}, {2, []any{st("", "a")}}}, want: slices.Concat(both("a"), []string{"reset cleared"}, both("a"))},
-		{name: "no ghosts without an offload tier", plays: []play{{0, []any{st("", "a")}}, {1, []any{rm("a")}}, {2, []any{known("CPU", "a")}}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumHost},
-		{name: "a ghost of two contents", plays: []play{{0, []any{st("", "a"), known("CPU", "a"), st("a", "b"), st("", "b")}}, {1, []any{rm("bb")}}, {2, []any{known("CPU", "b")}}}, want: both("a"), coldest: MediumHost},
+		{name: "stored on the host after the removal", plays: []tierStep{{0, []any{st("", "abc"), known("CPU", "a")}}, {1, []any{rm("cb")}}, {2, []any{known("CPU", "cb")}}, {3, []any{rm("a")}}}, want: append(both("a ab abc"), "-dev abc ab", "-any abc ab", "+any ab abc", "-dev a"), coldest: MediumHost},
+		{name: "stored on the host after the removal, a gap between", plays: []tierStep{{0, []any{st("", "abc"), known("CPU", "a")}}, {1, []any{rm("cb")}}, {2, []any{known("CPU", "c")}}, {3, []any{known("CPU", "b")}}}, want: append(both("a ab abc"), "-dev abc ab", "-any abc ab", "+any ab abc"), coldest: MediumHost},
+		{name: "stored on the host too late", plays: []tierStep{{0, []any{st("", "ab"), known("CPU", "a")}}, {1, []any{rm("b")}}, {late + 2, []any{known("CPU", "b")}}}, want: append(both("a ab"), "-dev ab", "-any ab"), coldest: MediumHost},
+		{name: "stored on the host after a clear", plays: []tierStep{{0, []any{st("", "ab"), known("CPU", "a")}}, {1, []any{rm("ba"), knownRemoved("CPU", "a")}}, {2, []any{clearedEvent(), known("CPU", "ab")}}}, want: append(both("a ab"), "-dev ab a", "-any ab a", "+any a ab"), coldest: MediumHost},
+		{name: "the host is in use when the device is cleared", plays: []tierStep{{0, []any{st("", "a"), known("CPU", "a")}}, {1, []any{clearedEvent()}}, {2, []any{st("", "a")}}}, want: slices.Concat(both("a"), []string{"reset cleared"}, both("a"))},
+		{name: "no ghosts without an offload tier", plays: []tierStep{{0, []any{st("", "a")}}, {1, []any{rm("a")}}, {2, []any{known("CPU", "a")}}}, want: append(both("a"), "-dev a", "-any a"), coldest: MediumHost},
+		{name: "a ghost of two contents", plays: []tierStep{{0, []any{st("", "a"), known("CPU", "a"), st("a", "b"), st("", "b")}}, {1, []any{rm("bb")}}, {2, []any{known("CPU", "b")}}}, want: both("a"), coldest: MediumHost},
 
-		{name: "a store after a parent proves it", plays: []play{{0, []any{st("", "ab"), st("", "ab")}}, {1, []any{rm("ba")}}, {2, []any{st("b", "c")}}}, want: append(both("a ab"), slices.Concat([]string{"-dev ab a", "-any ab a"}, both("a ab abc"))...)},
-		{name: "a store after a parent proves its ancestors", plays: []play{{0, []any{st("", "ab"), st("", "ab")}}, {1, []any{rm("a")}}, {2, []any{st("b", "c")}}}, want: append(both("a ab"), slices.Concat([]string{"-dev ab a", "-any ab a"}, both("a ab abc"))...)},
-		{name: "nothing is proven of an engine that announces once", plays: []play{{0, []any{st("", "ab")}}, {1, []any{rm("a")}}, {2, []any{st("b", "c")}}}, want: append(both("a ab"), "-dev ab a", "-any ab a")},
-		{name: "nothing is proven of what is not known", plays: []play{{0, []any{st("", "x"), st("", "x"), st("a", "b")}}, {1, []any{st("b", "c")}}}, want: both("x")},
+		{name: "a store after a parent proves it", plays: []tierStep{{0, []any{st("", "ab"), st("", "ab")}}, {1, []any{rm("ba")}}, {2, []any{st("b", "c")}}}, want: append(both("a ab"), slices.Concat([]string{"-dev ab a", "-any ab a"}, both("a ab abc"))...)},
+		{name: "a store after a parent proves its ancestors", plays: []tierStep{{0, []any{st("", "ab"), st("", "ab")}}, {1, []any{rm("a")}}, {2, []any{st("b", "c")}}}, want: append(both("a ab"), slices.Concat([]string{"-dev ab a", "-any ab a"}, both("a ab abc"))...)},
+		{name: "nothing is proven of an engine that announces once", plays: []tierStep{{0, []any{st("", "ab")}}, {1, []any{rm("a")}}, {2, []any{st("b", "c")}}}, want: append(both("a ab"), "-dev ab a", "-any ab a")},
+		{name: "nothing is proven of what is not known", plays: []tierStep{{0, []any{st("", "x"), st("", "x"), st("a", "b")}}, {1, []any{st("b", "c")}}}, want: both("x")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Unix(1_000, 0)

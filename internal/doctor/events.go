@@ -79,8 +79,10 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 				continue
 			}
 			switch problem := s.labels["problem"]; problem {
-			case "no_token_ids", "bigram":
+			case "no_token_ids":
 				c.found(NoTokenIDs, e.subject(), "problem %s", problem)
+			case "bigram", "lookahead":
+				c.found(Speculates, e.subject(), "problem %s", problem)
 			default:
 				c.found(BlocksPartly, e.subject(), "problem %s", problem)
 			}

@@ -108,6 +108,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 		}
 	}
 	for _, p := range cfg.Pools {
+		o.RankHeader = o.RankHeader || p.PinRank
 		if name := strings.ToLower(p.SaltHeader); name != "" && !slices.Contains(o.StripHeaders, name) {
 			o.StripHeaders = append(o.StripHeaders, name)
 		}

@@ -123,6 +123,8 @@ type Pool struct {
 	Match           Match       `yaml:"match"`
 	Fallback        Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
 	PinRank         bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
+	Tiers           Tiers       `yaml:"tiers"`
+	AdapterIDs      []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
 	Endpoints       []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }
 
@@ -170,6 +172,7 @@ type Endpoint struct {
 type Events struct {
 	Listen string `yaml:"listen" doc:"tcp://ip:port that the router binds, on loopback, for an engine that connects to it."`
 	Dial   string `yaml:"dial" doc:"tcp://ip:port that the engine binds. Such an engine publishes the token ids of every prompt to whoever reaches the port."`
+	Replay string `yaml:"replay" doc:"tcp://ip:port that the engine's replay socket binds, of rank 0 as dial, for batches of events that were missed. Not set: what is missed costs what is known of the endpoint's cache."`
 	Topic  string `yaml:"topic" doc:"Only messages whose topic starts with this text."`
 	Ranks  int    `yaml:"ranks" default:"1" doc:"Data-parallel ranks of the endpoint. Each publishes at a port of its own: that of listen or dial plus the rank, or what the engine says in /kv_event_sources. Range: 1 to 64."`
 }

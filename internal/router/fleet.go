@@ -239,7 +239,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	second = sc.second(first, w, random)
 	if b.number != 0 {
 		s := sc.standings[first]
-		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(w), prompt, s.last, now)
+		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(), prompt, s.last, now)
 	}
 	return first, second
 }
@@ -287,7 +287,7 @@ func (f *fleet) move(number uint64, addr string, now time.Time) (choice *target)
 	choice = o.target
 	f.release(*o, now)
 	choice.account.forget(o.uncached, now.Sub(o.since))
-	t := f.target(addr)
+	t := f.instead(o.target, addr)
 	if t == nil {
 		f.open.take(number)
 		return choice

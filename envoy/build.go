@@ -105,7 +105,7 @@ func (b *builder) pack(m proto.Message) *anypb.Any {
 func (b *builder) clientHeaders() []string {
 	hs := b.Headers.targets()
 	if b.Headers == HeadersGAIE {
-		hs = append(hs, KeySubset, KeyServed) // metadata to us, but headers to other endpoint pickers
+		hs = append(hs, GatewaySubset, GatewayServed) // metadata to us, but headers to other endpoint pickers
 	}
 	if b.RankHeader {
 		hs = append(hs, HeaderRank)

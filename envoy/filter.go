@@ -73,7 +73,7 @@ func (b *builder) pieces() []piece {
 		piece{sectionEarly, manager, "early_header_mutation_extensions"},
 		piece{sectionFilters, manager, "http_filters"},
 		piece{sectionLog, manager, "access_log"},
-		piece{sectionFields, stringStruct(decisionFields()), ""},
+		piece{sectionFields, stringStruct(b.decisionFields()), ""},
 		piece{sectionHosts, b.routeTable(), "virtual_hosts"},
 		piece{sectionClusters, &bootstrapv3.Bootstrap_StaticResources{Clusters: b.clusters()}, "clusters"},
 	)

@@ -104,7 +104,7 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 		"upstream":       "%UPSTREAM_HOST%",
 		"attempts":       "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
 	}
-	maps.Copy(line, decisionFields())
+	maps.Copy(line, b.decisionFields())
 	format := &corev3.SubstitutionFormatString{
 		Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: stringStruct(line)},
 	}
@@ -124,10 +124,13 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 }
 
 // decisionFields are the fields of a log line that come from the router.
-func decisionFields() map[string]string {
+func (b *builder) decisionFields() map[string]string {
 	fields := map[string]string{}
 	for _, key := range []string{KeyDecisionID, KeyPool, KeyMode, KeyEndpoint, KeyRung, KeyReason, KeyMatched, KeyPrompt} {
 		fields[key] = metadata(key)
+	}
+	if b.RankHeader {
+		fields[KeyRank] = metadata(KeyRank)
 	}
 	return fields
 }

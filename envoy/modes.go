@@ -20,13 +20,13 @@ type Headers string
 // The values of Headers; empty means HeadersKvsteer.
 const (
 	HeadersKvsteer Headers = "kvsteer" // HeaderTarget, HeaderSecond and KeyRanked
-	HeadersGAIE    Headers = "gaie"    // HeaderDestination, in the header and under MetadataLB: the endpoint picker protocol
+	HeadersGAIE    Headers = "gaie"    // GatewayEndpoint, in the header and under GatewayNamespace: the endpoint picker protocol
 )
 
 // targets are the headers that carry the choice, the first choice's first.
 func (h Headers) targets() []string {
 	if h == HeadersGAIE {
-		return []string{HeaderDestination}
+		return []string{GatewayEndpoint}
 	}
 	return []string{HeaderTarget, HeaderSecond}
 }

@@ -7,20 +7,8 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
-// HeaderDestination carries the choice where the vocabulary is that of the Gateway API inference extension's endpoint picker protocol: ip:port, or
-// several of them in the order of preference. The same text stands under [MetadataLB].
-const HeaderDestination = "x-gateway-destination-endpoint"
-
-// Metadata of that protocol. MetadataLB holds the choice under [HeaderDestination], and the endpoint that gave the answer under KeyServed. Under
-// MetadataSubset and KeySubset the proxy may name the endpoints to choose from.
-const (
-	MetadataLB     = "envoy.lb"
-	MetadataSubset = "envoy.lb.subset_hint"
-	KeyServed      = "x-gateway-destination-endpoint-served"
-	KeySubset      = "x-gateway-destination-endpoint-subset"
-)
-
-// HeaderRank is the request header by which the router names the data-parallel rank of an endpoint. Engines read it.
+// HeaderRank is the request header by which vLLM takes the data-parallel rank that serves a request. A router sets it in pools whose
+// decisions choose the rank; Envoy removes it from what clients send to any pool then, and otherwise passes it on.
 const HeaderRank = "x-data-parallel-rank"
 
 // HeaderDecision is the response header that shows a decision to clients, where the configuration asks for it.
@@ -43,9 +31,17 @@ const (
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"
+	KeyRank       = "rank"   // a number; only where decisions choose the data-parallel rank
+	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where it is to be obeyed
+)
 
-	// KeyRanked is the endpoints to try, in order, as ip:port,ip:port. It is there only where the choice is to be obeyed.
-	KeyRanked = "ranked"
+// Names of the endpoint-picker protocol, which gateways of the Gateway API inference extension speak.
+const (
+	GatewayEndpoint        = "x-gateway-destination-endpoint"        // request header and metadata key: one endpoint, or several joined by commas
+	GatewayServed          = "x-gateway-destination-endpoint-served" // metadata key of the response: the endpoint that answered
+	GatewaySubset          = "x-gateway-destination-endpoint-subset" // metadata key: the endpoints that may be picked
+	GatewayNamespace       = "envoy.lb"                              // of the first two
+	GatewaySubsetNamespace = "envoy.lb.subset_hint"                  // of the third
 )
 
 // Cluster names. The two clusters that dial the address in a header are shared by all pools; each pool adds its own by

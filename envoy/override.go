@@ -21,7 +21,7 @@ const overrideAttempts = 4
 // ranked is where the override_host policy finds the list of endpoints.
 func (b *builder) ranked() *metadatav3.MetadataKey {
 	if b.Headers == HeadersGAIE {
-		return metadataKey(MetadataLB, HeaderDestination)
+		return metadataKey(GatewayNamespace, GatewayEndpoint)
 	}
 	return metadataKey(MetadataNamespace, KeyRanked)
 }
@@ -38,7 +38,7 @@ func (b *builder) policy() *clusterv3.LoadBalancingPolicy {
 		o.FallbackPolicy = b.policies(policyPrefix+"round_robin", &roundv3.RoundRobin{})
 	}
 	if b.readsServed() {
-		o.SelectedHostKey = metadataKey(MetadataLB, KeyServed)
+		o.SelectedHostKey = metadataKey(GatewayNamespace, GatewayServed)
 	}
 	return b.policies(policyOverride, o)
 }

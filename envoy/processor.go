@@ -86,12 +86,12 @@ func (b *builder) processingMode() *extprocv3.ProcessingMode {
 func (b *builder) metadataOptions() *extprocv3.MetadataOptions {
 	o := &extprocv3.MetadataOptions{ReceivingNamespaces: namespaces(MetadataNamespace)}
 	if b.Headers == HeadersGAIE {
-		o.ForwardingNamespaces = namespaces(MetadataSubset)
+		o.ForwardingNamespaces = namespaces(GatewaySubsetNamespace)
 		if b.layout == LayoutOverride {
-			o.ReceivingNamespaces = namespaces(MetadataNamespace, MetadataLB)
+			o.ReceivingNamespaces = namespaces(MetadataNamespace, GatewayNamespace)
 		}
 		if b.readsServed() {
-			o.ForwardingNamespaces = namespaces(MetadataSubset, MetadataLB)
+			o.ForwardingNamespaces = namespaces(GatewaySubsetNamespace, GatewayNamespace)
 		}
 	}
 	return o

@@ -166,7 +166,7 @@ func (s *stub) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 			}
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
 			s.mu.Lock()
-			s.served = append(s.served, m.GetMetadataContext().GetFilterMetadata()[MetadataLB].GetFields()[KeyServed].GetStringValue())
+			s.served = append(s.served, m.GetMetadataContext().GetFilterMetadata()[GatewayNamespace].GetFields()[GatewayServed].GetStringValue())
 			s.mu.Unlock()
 			return stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}})
 		default:
@@ -249,7 +249,7 @@ func (s *stub) response() *extprocv3.CommonResponse {
 	defer s.mu.Unlock()
 	r := &extprocv3.CommonResponse{ClearRouteCache: true, HeaderMutation: &extprocv3.HeaderMutation{}}
 	// authorization and x-extra break the filter's mutation rules.
-	set := map[string]string{HeaderTarget: s.target, HeaderSecond: s.second, HeaderDestination: s.target, HeaderRank: s.dataRank, "x-extra": "1", "authorization": "forged"}
+	set := map[string]string{HeaderTarget: s.target, HeaderSecond: s.second, GatewayEndpoint: s.target, HeaderRank: s.dataRank, "x-extra": "1", "authorization": "forged"}
 	for name, value := range set {
 		if value == "" {
 			r.HeaderMutation.RemoveHeaders = append(r.HeaderMutation.RemoveHeaders, name)
@@ -271,7 +271,7 @@ func (s *stub) decorate(r *extprocv3.ProcessingResponse) *extprocv3.ProcessingRe
 	all := map[string]any{MetadataNamespace: decision}
 	if list := s.list(); list != "" {
 		decision[KeyRanked] = list
-		all[MetadataLB] = map[string]any{HeaderDestination: list}
+		all[GatewayNamespace] = map[string]any{GatewayEndpoint: list}
 	}
 	if m, err := structpb.NewStruct(all); err == nil {
 		r.DynamicMetadata = m

@@ -32,6 +32,22 @@ type Options struct {
 	// Topic is the prefix of the topics subscribed to. Empty takes them all.
 	Topic string
 
+	// Replay is the address at which the engine's replay socket binds, such as "tcp://10.0.0.11:5558". What was missed is asked for
+	// there. Empty: what is missed costs a Reset.
+	Replay string
+	// Replays bounds the replays under way at a time together with those of other subscribers. Default: no bound.
+	Replays *ReplayLimit
+	// Keep is how long the blocks of a lost connection are kept for a replay to prove that they are still there. Default 10 min.
+	Keep time.Duration
+	// Media says what the media are that events name, by name in any case, over what is built in: "gpu", "device" and no name are the
+	// device; "cpu", "cpu_pinned" and "host" are MediumHost; "disk" is MediumDisk with a lifetime of 10 minutes; all others are ignored.
+	Media map[string]MediumRule
+	// Demote is how long a block that the engine removed from its device is taken to be in MediumHost, for engines whose offload
+	// tier publishes nothing. 0 = it is gone.
+	Demote time.Duration
+	// Adapters are the names of adapters by lora_id, for engines whose events have no names. Blocks of an adapter without a name are not mirrored.
+	Adapters map[int64]string
+
 	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
 	MaxBlocks int
 	// Limits bound what a peer can cost.
@@ -61,7 +77,8 @@ type Limits struct {
 	// Command is the size of a ZMTP command in bytes, the handshake's READY among them. Default 4 KiB, at most 32 KiB.
 	Command int
 	// Buffered bounds the bytes of messages read and not yet applied. What exceeds it stays with the kernel and then
-	// with the peer. Default twice Message, and at least Message.
+	// with the peer. Default twice Message, and at least Message. It holds for the replay socket's connection as well, and for the live
+	// messages that wait for a replay; of those, what exceeds it is dropped and asked for again.
 	Buffered int
 	// Handshake is the time for a connection's whole handshake. Default 5 s.
 	Handshake time.Duration
@@ -101,6 +118,7 @@ func or[T comparable](v, d T) T {
 func (o Options) withDefaults() (Options, error) {
 	o.MaxBlocks = or(o.MaxBlocks, defaultMaxBlocks)
 	o.Limits = o.Limits.withDefaults()
+	o.Keep = or(o.Keep, 10*time.Minute)
 	o.BackoffMin = or(o.BackoffMin, 100*time.Millisecond)
 	o.BackoffMax = or(o.BackoffMax, max(2*time.Second, o.BackoffMin))
 	if o.Log == nil {
@@ -118,6 +136,19 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Sink == nil {
 		bad("Sink: missing")
 	}
+	media, err := lowerMedia(o.Media)
+	if err != nil {
+		bad("Media: %w", err)
+	}
+	o.Media = media
+	if o.Demote < 0 {
+		bad("Demote %v: must not be negative", o.Demote)
+	}
+	for id, name := range o.Adapters {
+		if name == "" {
+			bad("Adapters: id %d has an empty name", id)
+		}
+	}
 	switch {
 	case (o.Listen == "") == (o.Dial == ""):
 		bad("Listen %q, Dial %q: exactly one of them must be set", o.Listen, o.Dial)
@@ -128,6 +159,11 @@ func (o Options) withDefaults() (Options, error) {
 	default:
 		if err := checkDial(o.Dial); err != nil {
 			bad("Dial %q: %w", o.Dial, err)
+		}
+	}
+	if o.Replay != "" {
+		if err := checkDial(o.Replay); err != nil {
+			bad("Replay %q: %w", o.Replay, err)
 		}
 	}
 	l := o.Limits
@@ -155,6 +191,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"Limits.Handshake", l.Handshake},
 		{"Limits.Stall", l.Stall},
 		{"Limits.Write", l.Write},
+		{"Keep", o.Keep},
 		{"BackoffMin", o.BackoffMin},
 		{"BackoffMax", o.BackoffMax},
 	} {

@@ -29,7 +29,12 @@ type Sink interface {
 
 // Description is what is known of an engine beside its blocks.
 type Description struct {
+	// Connected says that the engine is heard and that nothing is known to be missing since it was. While it is false, blocks
+	// announced before must not be matched.
 	Connected bool
+	// Complete says that the mirror has followed the engine's batches from the first one: a block of the engine that is not announced is one
+	// that cannot be.
+	Complete bool
 	// BlockSize is the number of tokens per block of the full-attention
 	// groups, 0 while no event has shown it.
 	BlockSize int
@@ -38,6 +43,10 @@ type Description struct {
 	// and multimodal blocks look like plain ones, and such prompts must not be
 	// matched.
 	ExtraKeys bool
+	// Coldest is the slowest medium that events have named since the last
+	// reset, MediumNone while they have named none. What is in Any and not in
+	// Device may be there.
+	Coldest Medium
 	// Problem is the gravest of the engine's problems.
 	Problem Problem
 }
@@ -54,12 +63,18 @@ const (
 	ProblemNoTokens Problem = "no_token_ids"
 	// ProblemBigram: token ids come as pairs (speculative decoding in SGLang).
 	ProblemBigram Problem = "bigram"
+	// ProblemLookahead: the engine's hashes cover tokens after their blocks
+	// (draft-model speculation in vLLM from 0.33).
+	ProblemLookahead Problem = "lookahead"
 	// ProblemMirrorFull: the mirror's bound is reached, newer blocks are not
 	// taken in.
 	ProblemMirrorFull Problem = "mirror_full"
 	// ProblemBlockSize: full-attention groups differ in block size, only those
 	// with the largest are mirrored.
 	ProblemBlockSize Problem = "block_size_varies"
+	// ProblemPageSize: the blocks are of one token, as SGLang's are unless
+	// --page-size says otherwise. They are mirrored, at 16 times the cost.
+	ProblemPageSize Problem = "page_size"
 	// ProblemHybrid: the model has groups that are not full attention (sliding
 	// window, mamba), which can miss where full attention hits. Matches are an
 	// upper bound.
@@ -68,13 +83,27 @@ const (
 	ProblemNoExtraKeys Problem = "no_extra_keys"
 )
 
+// advice says what to do about a problem, "" where there is nothing to say.
+func (p Problem) advice() string {
+	switch p {
+	case ProblemPageSize:
+		return "start the engine with --page-size 16 or 64"
+	case ProblemBigram, ProblemLookahead:
+		return "its blocks cannot be matched while it speculates with a draft model"
+	case ProblemNoExtraKeys:
+		return "upgrade the engine to have salted and multimodal prompts matched"
+	}
+	return ""
+}
+
 // Cause names why everything announced of an engine was forgotten.
 type Cause string
 
 const (
 	CauseDisconnect Cause = "disconnect" // the connection was lost
-	CauseGap        Cause = "gap"        // sequence numbers are missing
-	CauseBackwards  Cause = "backwards"  // the sequence went back: the engine was restarted
+	CauseGap        Cause = "gap"        // sequence numbers are missing and cannot be replayed
+	CauseLost       Cause = "lost"       // a replay lacks what was missed
+	CauseBackwards  Cause = "backwards"  // the engine was restarted: its sequence went back, or a replay has another batch under a number
 	CauseCleared    Cause = "cleared"    // the engine emptied its cache
 	CauseUnreadable Cause = "unreadable" // a batch could not be read, or not be applied within bounds
 	CauseBlockSize  Cause = "block_size" // a larger block size of the same engine turned up

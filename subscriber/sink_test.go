@@ -124,7 +124,7 @@ func (s *checkedSink) last() Description {
 func (m *mirror) check() error {
 	present, rooted := 0, 0
 	anyCount, deviceCount := map[uint32]uint32{}, map[uint32]uint32{}
-	cold := 0
+	cold, ends := 0, 0
 	for hash, id := range m.byHash.all {
 		b := &m.blocks[id]
 		present++
@@ -175,9 +175,21 @@ func (m *mirror) check() error {
 		if b.cold.in {
 			cold++
 		}
+		for c, k := range m.copies.classes {
+			n := m.copies.count(&b.copies, copyClass(c))
+			if k.lapses && (n > 1 || (n == 1) != m.lapses.has(id, copyClass(c))) {
+				return fmt.Errorf("block %d: %d copies of class %d, with an end: %v", id, n, c, m.lapses.has(id, copyClass(c)))
+			}
+			if k.lapses {
+				ends += int(n)
+			}
+		}
 	}
 	if present != m.present || rooted != m.rooted {
 		return fmt.Errorf("%d present and %d rooted, want %d and %d", m.present, m.rooted, present, rooted)
+	}
+	if ends != len(m.lapses.heap) || ends != m.lapses.byCopy.n || ends > m.lapses.max {
+		return fmt.Errorf("%d ends listed and %d indexed, want %d of at most %d", len(m.lapses.heap), m.lapses.byCopy.n, ends, m.lapses.max)
 	}
 	for id := m.cold.head; id != 0; id = m.blocks[id].cold.next {
 		cold--

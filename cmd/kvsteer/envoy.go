@@ -107,6 +107,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 		}
 	}
 	for _, p := range cfg.Pools {
+		o.RankHeader = o.RankHeader || p.PinRank
 		pool := envoy.Pool{
 			Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Cluster: p.Fallback.Cluster,
 			Match: envoy.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},

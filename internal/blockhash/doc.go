@@ -41,7 +41,17 @@
 //	   f6                                    null: no extra keys
 //	SHA-256 = 58d0879d … b151d55111, published as 0x84b146b151d55111
 //
+// [SHA256Pickle] recomputes the chain of vLLM's default, sha256, in which the same three values are hashed as a Python pickle
+// (protocol 5). The same example, from [NoneHashPickle]:
+//
+//	80 05  95 32 00 00 00 00 00 00 00        protocol 5; one frame of 0x32 bytes
+//	   43 20 066b1e89 … b4f0d71198   94     parent: 32 bytes; 94 numbers an object
+//	   28 4b 01 4b 02 4b 03 4b 04 74  94     tuple of token ids, each in its shortest form
+//	   4e                                    None: no extra keys
+//	   87 94  2e                             tuple of 3; end
+//	SHA-256 = 52a7f141 … e3edd9361a, published as 0x1a1eb4e3edd9361a
+//
 // # Concurrency
 //
-// All functions are pure. A SHA256CBOR owns a buffer and belongs to one goroutine.
+// All functions are pure. A SHA256CBOR and a SHA256Pickle own a buffer and belong to one goroutine.
 package blockhash

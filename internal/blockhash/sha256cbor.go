@@ -21,11 +21,15 @@ func (d Digest) Uint64() uint64 { return binary.BigEndian.Uint64(d[24:]) }
 // PYTHONHASHSEED verbatim when the engine has it set, even to "" or "random", else [DefaultSeed]. Releases up to 0.28
 // without PYTHONHASHSEED draw it at random, so their chains cannot be recomputed.
 func NoneHash(seed string) Digest {
+	return sha256.Sum256(seedCBOR(seed))
+}
+
+func seedCBOR(seed string) []byte {
 	text, err := cbor.Marshal(seed)
 	if err != nil {
 		panic(fmt.Sprintf("blockhash: encode a string: %v", err)) // the library knows no string that it refuses
 	}
-	return sha256.Sum256(text)
+	return text
 }
 
 // Item is one multimodal item that overlaps a block.
@@ -76,16 +80,20 @@ type SHA256CBOR struct {
 // Block returns the digest of one block from its parent's digest ([NoneHash] for a first block), its tokens and its extra
 // keys (nil for none).
 func (h *SHA256CBOR) Block(parent Digest, tokens []uint32, extra *ExtraKeys) Digest {
-	b := appendHead(h.buf[:0], majorArray, 3)
+	h.buf = appendBlock(h.buf[:0], parent[:], tokens, extra)
+	return sha256.Sum256(h.buf)
+}
+
+// appendBlock appends what is hashed for one block.
+func appendBlock(b, parent []byte, tokens []uint32, extra *ExtraKeys) []byte {
+	b = appendHead(b, majorArray, 3)
 	b = appendHead(b, majorBytes, uint64(len(parent)))
-	b = append(b, parent[:]...)
+	b = append(b, parent...)
 	b = appendHead(b, majorArray, uint64(len(tokens)))
 	for _, t := range tokens {
 		b = appendHead(b, majorUnsigned, uint64(t))
 	}
-	b = appendExtra(b, extra)
-	h.buf = b
-	return sha256.Sum256(b)
+	return appendExtra(b, extra)
 }
 
 // appendExtra appends the third element of the hashed array: null without keys, never an empty array.

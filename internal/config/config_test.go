@@ -37,10 +37,11 @@ func TestParseFillsDefaults(t *testing.T) {
 	want.Pools = []Pool{{
 		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, PrefillRate: 8000, Mode: "on", Percent: 100, Fallback: Fallback{To: "endpoints"},
 		Approximate: Approximate{CacheTokens: 400_000, Lifetime: Duration(time.Hour)},
+		Tiers:       Tiers{HostWeight: 0.8, DiskWeight: 0.5},
 		Endpoints: []Endpoint{
-			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557"}},
-			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv"}},
-			{Address: "[fd00::1]:8000"},
+			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557", Ranks: 1}},
+			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv", Ranks: 1}},
+			{Address: "[fd00::1]:8000", Events: Events{Ranks: 1}},
 		},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -161,6 +162,47 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:8: pools[0].endpoints[1].events: listen and dial exclude each other",
 			"k.yaml:10: pools[0].endpoints[2].events.topic: a topic without listen or dial has no effect",
 		}},
+		{"replay", pool[:len(pool)-len(endpoint)] + "  endpoints:\n" +
+			"  - {address: \"10.0.0.1:80\", events: {dial: \"tcp://10.0.0.1:5557\", replay: \"tcp://*:5558\"}}\n" +
+			"  - {address: \"10.0.0.2:80\", events: {replay: \"tcp://10.0.0.2:5558\"}}\n" +
+			"  - {address: \"10.0.0.3:80\", events: {dial: \"tcp://10.0.0.3:5557\", replay: \"tcp://10.0.0.3:5557\"}}\n" +
+			"  - {address: \"10.0.0.4:80\", events: {dial: \"tcp://10.0.0.4:5557\", replay: \"tcp://10.0.0.4:5559\", ranks: 4}}\n" +
+			"  - {address: \"10.0.0.5:80\", events: {listen: \"tcp://127.0.0.1:7000\", replay: \"tcp://127.0.0.1:9003\"}}\n" +
+			"  - {address: \"10.0.0.6:80\", events: {dial: \"tcp://10.0.0.6:5557\", replay: \"tcp://10.0.0.6:0\"}}\n", []string{
+			`k.yaml:5: pools[0].endpoints[0].events.replay: "tcp://*:5558" is not tcp://ip:port of one host`,
+			`k.yaml:6: pools[0].endpoints[1].events.replay: replay without listen or dial has no effect`,
+			`k.yaml:7: pools[0].endpoints[2].events.replay: "10.0.0.3:5557" stands at pools[0].endpoints[2].events.dial already`,
+			`k.yaml:8: pools[0].endpoints[3].events.replay: "10.0.0.4:5559", where rank 0 is, stands at pools[0].endpoints[3].events.dial already: each rank takes the next port, so space the two by at least 4`,
+			`k.yaml:9: pools[0].endpoints[4].events.replay: "127.0.0.1:9003" stands at admin.listen already`,
+			`k.yaml:10: pools[0].endpoints[5].events.replay: "tcp://10.0.0.6:0" is not tcp://ip:port of one host`,
+		}},
+		{"ranks out of range", pool[:len(pool)-len(endpoint)] + "  endpoints:\n  - address: 10.0.0.1:80\n    events: {dial: \"tcp://10.0.0.1:5557\", ranks: 0}\n" +
+			"  - address: 10.0.0.2:80\n    events: {ranks: 65}\n", []string{
+			"k.yaml:6: pools[0].endpoints[0].events.ranks: 0 is not in the range 1 to 64",
+			"k.yaml:8: pools[0].endpoints[1].events.ranks: 65 is not in the range 1 to 64",
+		}},
+		{"ranks whose ports meet", "listen: 127.0.0.1:7003\n" + pool[:len(pool)-len(endpoint)] + "  endpoints:\n" +
+			"  - {address: \"10.0.0.1:80\", events: {dial: \"tcp://10.0.0.9:5557\", ranks: 4}}\n" +
+			"  - {address: \"10.0.0.2:80\", events: {dial: \"tcp://10.0.0.9:5560\"}}\n" +
+			"  - {address: \"10.0.0.3:80\", events: {dial: \"tcp://10.0.0.9:5554\", ranks: 4}}\n" +
+			"  - {address: \"10.0.0.4:80\", events: {dial: \"tcp://10.0.0.8:65534\", ranks: 3}}\n" +
+			"  - {address: \"10.0.0.5:80\", events: {listen: \"tcp://127.0.0.1:7000\", ranks: 4}}\n", []string{
+			`k.yaml:7: pools[0].endpoints[1].events.dial: "10.0.0.9:5560" stands at pools[0].endpoints[0].events.dial already`,
+			`k.yaml:8: pools[0].endpoints[2].events.dial: "10.0.0.9:5557", where rank 3 is, stands at pools[0].endpoints[0].events.dial already: each rank takes the next port`,
+			`k.yaml:9: pools[0].endpoints[3].events.dial: rank 2 would be at port 65536, and ports end at 65535`,
+			`k.yaml:10: pools[0].endpoints[4].events.listen: "127.0.0.1:7003", where rank 3 is, stands at listen already: each rank takes the next port`,
+		}},
+		{"pinned without ranks", pool + "  pin_rank: true\n  fallback: {cluster: others}\n", []string{
+			"k.yaml:4: pools[0].endpoints[0].events.ranks: 1: pin_rank needs at least 2 ranks at each endpoint of the pool",
+			"k.yaml:5: pools[0].pin_rank: excludes fallback: {cluster: others}",
+		}},
+		{"pinned with different ranks", pool[:len(pool)-len(endpoint)] + "  pin_rank: true\n  endpoints:\n" +
+			"  - {address: \"10.0.0.1:80\", events: {ranks: 2}}\n  - {address: \"10.0.0.2:80\", events: {ranks: 4}}\n", []string{
+			"k.yaml:7: pools[0].endpoints[1].events.ranks: 4 is not the 2 of the pool's first endpoint",
+		}},
+		{"more ranks than the index takes", "index: {max_endpoints: 7}\n" + pool[:len(pool)-len(endpoint)] + "  endpoints: [{address: \"10.0.0.1:80\", events: {ranks: 8}}]\n", []string{
+			"k.yaml:1: index.max_endpoints: 7 is below the 8 endpoints of all pools, each of their ranks counted",
+		}},
 		{"match", pool + "  match: {path_prefix: chat, header: {name: x-pool}}\n", []string{
 			`k.yaml:5: pools[0].match.path_prefix: "chat" is not a path such as /chat`,
 			"k.yaml:5: pools[0].match.header: name and value are both needed",
@@ -182,6 +224,21 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:7: pools[0].approximate.cache_tokens: -1 is not in the range 0 to 100000000",
 			"k.yaml:7: pools[0].approximate.lifetime: 1ms is not in the range 1s to 24h0m0s",
 		}},
+		{"tiers", pool + "  tiers:\n    host_weight: 1.5\n    disk_weight: NaN\n    demote: 25h\n    media:\n    - {name: CPU, tier: host}\n    - {name: cpu, tier: ram}\n" +
+			"    - {name: x, tier: ignore, lifetime: 1m}\n    - {tier: disk, lifetime: 48h}\n  adapter_ids: [{id: -1, name: a}, {id: 2}, {id: 2, name: b}]\n", []string{
+			"k.yaml:6: pools[0].tiers.host_weight: 1.5 is not in the range 0 to 1",
+			"k.yaml:7: pools[0].tiers.disk_weight: NaN is not in the range 0 to 1",
+			"k.yaml:8: pools[0].tiers.demote: 25h0m0s is not in the range 0s to 24h0m0s",
+			`k.yaml:11: pools[0].tiers.media[1].name: "cpu" stands at pools[0].tiers.media[0].name already`,
+			`k.yaml:11: pools[0].tiers.media[1].tier: "ram" is none of device, host, disk and ignore`,
+			"k.yaml:12: pools[0].tiers.media[2].lifetime: 1m0s: only copies in host and disk have one",
+			`k.yaml:13: pools[0].tiers.media[3].name: "" is not a name of 1 to 256 bytes`,
+			"k.yaml:13: pools[0].tiers.media[3].lifetime: 48h0m0s is not in the range 0s to 24h0m0s",
+			"k.yaml:14: pools[0].adapter_ids[0].id: -1 is not in the range 0 to 2147483647",
+			"k.yaml:14: pools[0].adapter_ids[1].name: a served name cannot be empty",
+			`k.yaml:14: pools[0].adapter_ids[2].id: "2" stands at pools[0].adapter_ids[1].id already`,
+		}},
+		{"a weight that is no number", pool + "  tiers: {host_weight: much}\n", []string{`k.yaml:5: pools[0].tiers.host_weight: "much" is not a number`}},
 		{"routers", "envoy: {routers: [\"kvsteer:9002\", kvsteer, \":9002\"]}\nwarmup: 1h\nnotice: 1h\n" + pool, []string{
 			`k.yaml:1: envoy.routers[1]: "kvsteer" is neither ip:port nor name:port`,
 			`k.yaml:1: envoy.routers[2]: ":9002" is neither ip:port nor name:port`,
@@ -284,4 +341,25 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestEventsOfARank(t *testing.T) {
+	tests := []struct {
+		events Events
+		rank   int
+		want   Events
+	}{
+		{Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}, 0, Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}},
+		{Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}, 1, Events{Dial: "tcp://10.0.0.1:5558", Topic: "kv", Ranks: 2}},
+		{Events{Dial: "tcp://[fd00::1]:5557", Ranks: 8}, 7, Events{Dial: "tcp://[fd00::1]:5564", Ranks: 8}},
+		{Events{Dial: "tcp://10.0.0.1:5557", Replay: "tcp://10.0.0.1:6557", Ranks: 2}, 1, Events{Dial: "tcp://10.0.0.1:5558", Replay: "tcp://10.0.0.1:6558", Ranks: 2}},
+		{Events{Listen: "tcp://127.0.0.1:5557", Ranks: 2}, 1, Events{Listen: "tcp://127.0.0.1:5558", Ranks: 2}},
+		{Events{Listen: "tcp://127.0.0.1:0", Ranks: 2}, 1, Events{Listen: "tcp://127.0.0.1:0", Ranks: 2}},
+		{Events{Ranks: 2}, 1, Events{Ranks: 2}},
+	}
+	for _, tt := range tests {
+		if got := tt.events.Of(tt.rank); got != tt.want {
+			t.Errorf("rank %d of %+v: %+v, want %+v", tt.rank, tt.events, got, tt.want)
+		}
+	}
 }

@@ -40,8 +40,8 @@ func (d *decoder) validate(c *Config) {
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
-	if n := c.Endpoints(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
-		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools", c.Index.MaxEndpoints, n)
+	if n := c.Ranks(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
+		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools, each of their ranks counted", c.Index.MaxEndpoints, n)
 	}
 	d.ports(c)
 }
@@ -51,7 +51,7 @@ func (d *decoder) validate(c *Config) {
 func (d *decoder) ports(c *Config) {
 	u := uniques{d: d}
 	bind := func(used map[string]string, path, value string) {
-		if addr, err := netip.ParseAddrPort(strings.TrimPrefix(value, "tcp://")); err == nil && addr.Port() != 0 {
+		if addr, err := netip.ParseAddrPort(value); err == nil && addr.Port() != 0 {
 			u.claim(used, path, addr.String())
 		}
 	}
@@ -67,7 +67,12 @@ func (d *decoder) ports(c *Config) {
 	pair(router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
 	for i, p := range c.Pools {
 		for j, e := range p.Endpoints {
-			bind(router, fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), e.Events.Listen)
+			if addr, err := tcp(e.Events.Listen); err == nil {
+				d.rankPorts(fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), addr, e.Events.Ranks, router)
+			}
+			if addr, err := tcp(e.Events.Replay); err == nil && addr.Addr().IsLoopback() {
+				d.rankPorts(fmt.Sprintf("pools[%d].endpoints[%d].events.replay", i, j), addr, e.Events.Ranks, router)
+			}
 		}
 	}
 	pair(proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
@@ -232,6 +237,8 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	d.number(path+".percent", p.Percent, 0, 100)
 	d.number(path+".approximate.cache_tokens", p.Approximate.CacheTokens, 0, 100_000_000)
 	d.duration(path+".approximate.lifetime", p.Approximate.Lifetime, time.Second, 24*time.Hour)
+	d.tiers(path+".tiers", &p.Tiers)
+	d.adapterIDs(path+".adapter_ids", p.AdapterIDs)
 	if p.Fallback.To != "endpoints" && p.Fallback.To != "none" {
 		d.at(path+".fallback", "%q is neither endpoints nor none (another cluster: {cluster: NAME})", p.Fallback.To)
 	}
@@ -245,9 +252,13 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 		d.at(path+".endpoints", "at least one endpoint is needed")
 	}
 	for j := range p.Endpoints {
-		d.endpoint(fmt.Sprintf("%s.endpoints[%d]", path, j), &p.Endpoints[j], u)
+		d.endpoint(at(path, j), &p.Endpoints[j], u)
 	}
+	d.ranks(path, p)
 }
+
+// at is the path of one endpoint of a pool.
+func at(pool string, endpoint int) string { return fmt.Sprintf("%s.endpoints[%d]", pool, endpoint) }
 
 func (d *decoder) served(path string, names []string, u *uniques) {
 	for i, name := range names {
@@ -283,10 +294,26 @@ func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
 		if err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() {
 			d.at(path+".events.dial", "%q is not tcp://ip:port of one host", e.Events.Dial)
 		} else {
-			u.claim(u.events, path+".events.dial", e.Events.Dial)
+			d.rankPorts(path+".events.dial", addr, e.Events.Ranks, u.events)
 		}
 	case e.Events.Topic != "":
 		d.at(path+".events.topic", "a topic without listen or dial has no effect")
+	}
+	d.replay(path+".events.replay", e, u)
+}
+
+func (d *decoder) replay(path string, e *Endpoint, u *uniques) {
+	if e.Events.Replay == "" {
+		return
+	}
+	addr, err := tcp(e.Events.Replay)
+	switch {
+	case e.Events.None():
+		d.at(path, "replay without listen or dial has no effect")
+	case err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified():
+		d.at(path, "%q is not tcp://ip:port of one host", e.Events.Replay)
+	default:
+		d.rankPorts(path, addr, e.Events.Ranks, u.events)
 	}
 }
 

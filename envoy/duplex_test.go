@@ -225,7 +225,7 @@ func TestEndpointPicker(t *testing.T) {
 			o := site.onePool()
 			o.Headers, o.Body, o.AccessLogService = HeadersGAIE, body, true
 			p := startEnvoy(t, s, o)
-			spoof := http.Header{HeaderDestination: {canary.addr}, KeySubset: {canary.addr}, KeyServed: {canary.addr}, HeaderTarget: {canary.addr}}
+			spoof := http.Header{GatewayEndpoint: {canary.addr}, GatewaySubset: {canary.addr}, GatewayServed: {canary.addr}, HeaderTarget: {canary.addr}}
 			for range 4 {
 				site.router.decide(site.chat2.addr, "")
 				p.want(t, call{header: spoof}, 200, "chat2")
@@ -235,12 +235,12 @@ func TestEndpointPicker(t *testing.T) {
 			site.router.decide("", "")
 			p.want(t, call{header: spoof}, 200, "chat")
 			for _, r := range site.all() {
-				if r.header.Get(HeaderDestination)+r.header.Get(KeySubset)+r.header.Get(KeyServed) != "" {
+				if r.header.Get(GatewayEndpoint)+r.header.Get(GatewaySubset)+r.header.Get(GatewayServed) != "" {
 					t.Errorf("engine sees %v", r.header)
 				}
 			}
 			for _, h := range site.router.asked() {
-				if h[HeaderDestination]+h[KeySubset]+h[KeyServed] != "" {
+				if h[GatewayEndpoint]+h[GatewaySubset]+h[GatewayServed] != "" {
 					t.Errorf("router is shown what a client sent: %v", h)
 				}
 			}

@@ -181,7 +181,7 @@ func ownCluster(t *testing.T, s setup, discovery string) {
 	p := runEnvoy(t, s, dir, merge(t, []byte(base), pieces), "")
 
 	spoof := http.Header{
-		HeaderTarget: {canary.addr}, HeaderSecond: {canary.addr}, HeaderDestination: {canary.addr}, "X-Cache-Salt": {"client"}, "X-Data-Parallel-Rank": {"7"},
+		HeaderTarget: {canary.addr}, HeaderSecond: {canary.addr}, GatewayEndpoint: {canary.addr}, "X-Cache-Salt": {"client"}, "X-Data-Parallel-Rank": {"7"},
 	}
 	site.router.rankOf("1")
 	for range 3 {

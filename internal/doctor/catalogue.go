@@ -61,6 +61,7 @@ const (
 	EventsUnreadable  Code = "KV309"
 	SeveralRanks      Code = "KV310"
 	SecondEngine      Code = "KV311"
+	Speculates        Code = "KV320"
 
 	EnvoySilent        Code = "KV401"
 	EnvoyOld           Code = "KV402"
@@ -135,11 +136,12 @@ func Catalogue() []Entry {
 		{EventsOpen, Warning, "an event port is open beyond loopback: it tells the token ids of every prompt to whoever connects", "close the port to all but the router, or use events.listen on one host"},
 		{EventsOff, Error, "the engine says that it publishes no KV cache events", "start it as kvsteer engine-args prints"},
 		{EventsElsewhere, Error, "the engine publishes its events where the router does not look for them", "start it as kvsteer engine-args prints, or change events"},
-		{NoTokenIDs, Error, "the engine's events carry no token ids that can be matched", "publish from the engine's own cache, without bigrams"},
+		{NoTokenIDs, Error, "the engine's events carry no token ids that can be matched", "publish from the engine's own cache"},
 		{BlocksPartly, Warning, "the engine's blocks are known in part only", "see problems of an endpoint in docs/metrics.md"},
 		{EventsUnreadable, Warning, "events came that could not be read", "compare the engine's release with the supported ones"},
 		{SeveralRanks, Warning, "the engine has another number of data-parallel ranks than the configuration says, and is not matched", "set events.ranks to it"},
 		{SecondEngine, Warning, "a second engine connects to an event port and is refused", "give each engine a port of its own"},
+		{Speculates, Error, "the engine speculates with a draft model, and its block hashes cover tokens after their blocks: they cannot be matched", "switch that speculation off, or leave events out: the endpoint is then matched by text"},
 
 		{EnvoySilent, Error, "Envoy's admin listener does not answer, or not as Envoy does", "start Envoy, or name its admin listener with --envoy-admin"},
 		{EnvoyOld, Error, "an Envoy release that is not supported", "run Envoy 1.40, or at least 1.37"},

@@ -79,9 +79,11 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 				continue
 			}
 			switch problem := s.labels["problem"]; problem {
-			case "no_token_ids", "bigram":
+			case "no_token_ids":
 				c.found(NoTokenIDs, e.subject(), "problem %s", problem)
 			case "ranks_mismatch": // found with the engine, which says how many it has
+			case "bigram", "lookahead":
+				c.found(Speculates, e.subject(), "problem %s", problem)
 			default:
 				c.found(BlocksPartly, e.subject(), "problem %s", problem)
 			}

@@ -166,6 +166,12 @@ var seeds = []seed{
 	{"events without token ids", NoTokenIDs, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_subscriber_problem{endpoint="`+engine2+`",pool="chat",problem="no_token_ids"}`, "1")
 	}},
+	{"hashes that look ahead", Speculates, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_problem{endpoint="`+engine2+`",pool="chat",problem="lookahead"}`, "1")
+	}},
+	{"pairs of token ids", Speculates, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="bigram"}`, "1")
+	}},
 	{"a full mirror", BlocksPartly, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="mirror_full"}`, "1")
 	}},

@@ -37,6 +37,9 @@
 //	record of the second          backlog   500   running 1,000
 //	record of the first, twice    backlog     0   running     0
 //
+// An adapter's requests go only to endpoints that are known to serve it, if any are: an engine without it would answer 404. Where the pool names a salt
+// header, its value is the cache salt, before the body's.
+//
 // What counts as held: whole blocks, in the candidate's own block size, never up to the last token of the prompt, as engines compute at
 // least that one. Tokens held outside of the device count for less: see TierWeights. A salted prompt is only matched where events tell
 // salted blocks from plain ones.

@@ -336,7 +336,7 @@ func TestOtherShapes(t *testing.T) {
 // TestRankHeader holds that an Envoy which was not printed for pin_rank is found: it would let clients choose ranks, and the router not.
 func TestRankHeader(t *testing.T) {
 	w := newWorld(t, "envoy-1.40.0")
-	w.configure(`23101"}`, `23101", ranks: 2}`)
+	w.configure(`23101"}`, `23201", ranks: 2}`) // each rank takes the next port
 	w.configure(`23102"}`, `23102", ranks: 2}`)
 	w.configure("- name: chat", "- name: chat\n  pin_rank: true")
 	var about []string

@@ -14,6 +14,8 @@ type foldOptions struct {
 	maxBlocks int    // bound of the mirror; 0 = defaultMaxBlocks
 	sink      Sink
 	log       *slog.Logger
+	hashSeed  *string    // PYTHONHASHSEED of the engine; nil = not set
+	wanted    func(bool) // told whether prompts help; nil = nobody asks
 }
 
 // defaultMaxBlocks bounds a mirror at roughly 300 MB.
@@ -28,6 +30,8 @@ type foldStats struct {
 	rank      int             // data-parallel rank of the publisher, 0 if absent
 	blocks    int             // blocks in the mirror after the batch
 	orphans   int             // those of them that are held but not announced
+	healed    [allMeans]int   // blocks taken for resident although no event announced them
+	witnesses [hearings]int   // prompts, by what became of them
 }
 
 // fold turns the batches of one source into net changes on its Sink. It is
@@ -39,6 +43,8 @@ type fold struct {
 	extra  *extraKeys
 	seen   hashSet
 	mirror *mirror
+	heal   *healer
+	now    time.Time // of the call
 
 	online    bool
 	learned   learned
@@ -70,7 +76,7 @@ func newFold(o foldOptions) *fold {
 		o.log = slog.New(slog.DiscardHandler)
 	}
 	f := &fold{
-		o: o, dec: newDecoder(), extra: newExtraKeys(), mirror: newMirror(o.maxBlocks),
+		o: o, dec: newDecoder(), extra: newExtraKeys(), mirror: newMirror(o.maxBlocks), heal: newHealer(o.hashSeed),
 		logged: make(map[Problem]bool),
 	}
 	f.apply = f.event
@@ -83,13 +89,12 @@ var errCostly = errors.New("too much work for one batch")
 // fold applies one batch and tells the sink the net change. An error means
 // that the batch could be read or applied in part at most: the sink was told nothing but
 // perhaps a Reset, and the fold has to be reset.
-func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
-	f.stats = foldStats{}
-	f.mirror.work = 0
+func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
+	f.begin(now)
 	b, err := f.dec.decode(payload, f.apply)
 	f.release()
 	f.stats.published, f.stats.rank = b.published, b.rank
-	f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans()
+	f.count()
 	if err != nil {
 		return f.stats, fmt.Errorf("decode batch: %w", err)
 	}
@@ -99,22 +104,40 @@ func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
 	if f.mirror.present < f.mirror.maxBlocks-f.mirror.maxBlocks/10 {
 		f.learned.full = false
 	}
-	f.describe()
-	f.mirror.prints.flush(f.o.sink)
+	f.tell()
 	return f.stats, nil
 }
 
-// tick ends the copies whose time has come and tells the sink the net change.
-// It is called about once a second, so that much later than its time a copy
-// may end.
-func (f *fold) tick(now time.Time) {
+// begin starts on a batch or a prompt.
+func (f *fold) begin(now time.Time) {
+	f.stats = foldStats{}
 	f.mirror.work = 0
-	if f.mirror.lapse(now) == 0 {
-		return
-	}
-	f.release()
+	f.now = now
+}
+
+func (f *fold) count() { f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans() }
+
+// tell tells the sink what changed.
+func (f *fold) tell() {
 	f.describe()
 	f.mirror.prints.flush(f.o.sink)
+}
+
+// tick ends the copies whose time has come, looks again at prompts that wait, and tells the sink the net change. It is called about once a
+// second, so that much later than its time a copy may end.
+func (f *fold) tick(now time.Time) foldStats {
+	f.begin(now)
+	lapsed := f.mirror.lapse(now)
+	f.heal.age(now)
+	if f.learned.blockSize > 0 {
+		f.drain()
+	}
+	if lapsed > 0 || f.stats.healed != [allMeans]int{} {
+		f.release()
+		f.tell()
+	}
+	f.count()
+	return f.stats
 }
 
 // release lets go of the payload and of buffers that one huge event grew.
@@ -126,6 +149,7 @@ func (f *fold) release() {
 	if cap(f.mirror.stack) > keepBuffer {
 		f.mirror.stack = nil
 	}
+	f.heal.release()
 }
 
 // reset forgets all blocks and all that was learned of the engine, as another
@@ -133,6 +157,7 @@ func (f *fold) release() {
 func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.learned = learned{}
+	f.heal.reset()
 	f.o.sink.Reset(cause)
 	f.describe()
 }
@@ -144,6 +169,9 @@ func (f *fold) connected(on bool) {
 }
 
 func (f *fold) describe() {
+	if f.o.wanted != nil {
+		f.o.wanted(f.wants())
+	}
 	d := Description{
 		Connected: f.online,
 		BlockSize: f.learned.blockSize,
@@ -182,6 +210,7 @@ func (l learned) problem() Problem {
 
 func (f *fold) event(e *event) {
 	f.stats.events[e.kind]++
+	f.heal.clock++
 	if f.mirror.overworked() {
 		return
 	}
@@ -201,6 +230,7 @@ func (f *fold) event(e *event) {
 func (f *fold) cleared() {
 	f.stats.cleared = true
 	f.forget(CauseCleared)
+	f.heal.finish()
 }
 
 func (f *fold) forget(cause Cause) {
@@ -209,6 +239,7 @@ func (f *fold) forget(cause Cause) {
 	}
 	announced := f.mirror.prints.sent > 0
 	f.mirror.clear()
+	f.heal.complete = false
 	if announced {
 		f.o.sink.Reset(cause)
 	}
@@ -216,6 +247,11 @@ func (f *fold) forget(cause Cause) {
 
 func (f *fold) removed(e *event) {
 	class, ok := f.mirror.copies.find(e)
+	if !f.heal.complete && isDevice(e.medium) {
+		for _, h := range e.hashes {
+			f.removedBlock(h, class, ok)
+		}
+	}
 	if !ok {
 		return
 	}

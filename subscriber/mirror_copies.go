@@ -69,7 +69,7 @@ func (s *copySet) find(e *event) (copyClass, bool) {
 	device := isDevice(e.medium)
 	for i := range s.classes {
 		k := &s.classes[i]
-		if k.device == device && k.hasGroup == e.hasGroup && k.group == e.group &&
+		if !k.lapses && k.device == device && k.hasGroup == e.hasGroup && k.group == e.group &&
 			(device || bytes.EqualFold(k.medium, e.medium)) &&
 			bytes.EqualFold(k.locality, e.locality) && bytes.Equal(k.ownership, e.ownership) {
 			return copyClass(i), true
@@ -210,17 +210,36 @@ func (s *copySet) resident(l *copyList, need uint32) (anyTier, device bool) {
 
 // onDevice tells whether any copy is on the device.
 func (s *copySet) onDevice(l *copyList) bool {
+	_, ok := s.deviceClass(l)
+	return ok
+}
+
+// deviceClass returns the class of a copy on the device.
+func (s *copySet) deviceClass(l *copyList) (c copyClass, ok bool) {
 	if l.count == 0 {
-		return false
+		return 0, false
 	}
 	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
 		if s.classes[c].device {
-			return true
+			return c, true
 		}
 		if n == 0 {
-			return false
+			return 0, false
 		}
 	}
+}
+
+// has tells whether there is a copy of the class.
+func (s *copySet) has(l *copyList, c copyClass) bool {
+	if l.count > 0 && l.class == c {
+		return true
+	}
+	for n := l.more; n != 0; n = s.more[n].next {
+		if s.more[n].class == c {
+			return true
+		}
+	}
+	return false
 }
 
 // groupSet holds the full-attention groups that device events have shown. A

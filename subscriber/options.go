@@ -32,6 +32,10 @@ type Options struct {
 	// Topic is the prefix of the topics subscribed to. Empty takes them all.
 	Topic string
 
+	// HashSeed is PYTHONHASHSEED of a vLLM engine, nil when the engine is started without. It is needed to recompute the engine's
+	// hashes where they depend on it, which only [Subscriber.Witness] makes use of.
+	HashSeed *string
+
 	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
 	MaxBlocks int
 	// Limits bound what a peer can cost.

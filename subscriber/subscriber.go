@@ -20,6 +20,8 @@ type Subscriber struct {
 	host string // host:port of Listen or Dial
 	addr atomic.Pointer[string]
 
+	witnesses *witnesses
+
 	// Of the goroutine in Run.
 	series *series
 	seq    sequence
@@ -37,6 +39,10 @@ type folder interface {
 	fold(payload []byte, now time.Time) (foldStats, error)
 	// reset empties the mirror and tells the Sink.
 	reset(cause Cause)
+	// witness takes a prompt that was routed to the engine.
+	witness(p Prompt, now time.Time) foldStats
+	// tick does what is due by time. It is called about once a second.
+	tick(now time.Time) foldStats
 	// connected tells the Sink whether there is an engine at the other end.
 	connected(yes bool)
 }
@@ -55,7 +61,7 @@ func New(o Options) (*Subscriber, error) {
 	if err := register(); err != nil {
 		return nil, fmt.Errorf("register transport: %w", err)
 	}
-	s := &Subscriber{o: o, lines: make(map[string]*pace)}
+	s := &Subscriber{o: o, lines: make(map[string]*pace), witnesses: newWitnesses()}
 	host, port, err := hostPort(or(o.Listen, o.Dial))
 	if err != nil {
 		return nil, fmt.Errorf("subscriber options: %w", err)
@@ -64,7 +70,7 @@ func New(o Options) (*Subscriber, error) {
 		host = ""
 	}
 	s.host = net.JoinHostPort(host, port)
-	s.fold = newFold(foldOptions{pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, sink: observer{s}, log: o.Log})
+	s.fold = newFold(foldOptions{pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, sink: observer{s}, log: o.Log, hashSeed: o.HashSeed, wanted: s.witnesses.want})
 	s.o.Log = o.Log.With("pool", o.Pool, "endpoint", o.Endpoint)
 	return s, nil
 }
@@ -136,13 +142,33 @@ func (s *Subscriber) consume(ctx context.Context, c *session) {
 
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.end(errStopped) })
 	var why error
-	for why == nil {
-		var m zmq4.Msg
-		if m, why = c.recv(); why == nil && ctx.Err() == nil {
-			s.message(c, m)
-			c.release(m)
+	messages := make(chan zmq4.Msg)
+	go func() {
+		defer close(messages)
+		for {
+			m, err := c.recv()
+			if err != nil {
+				why = err
+				return
+			}
+			messages <- m
+		}
+	}()
+	ticker := time.NewTicker(time.Second)
+	for open := true; open; {
+		select {
+		case m, ok := <-messages:
+			if open = ok; ok && ctx.Err() == nil {
+				s.message(c, m)
+				c.release(m)
+			}
+		case <-s.witnesses.ready:
+			s.witness()
+		case <-ticker.C:
+			s.series.healing(s.fold.tick(s.o.Now()))
 		}
 	}
+	ticker.Stop()
 	stop()
 	c.close(why, true)
 
@@ -191,6 +217,17 @@ func (s *Subscriber) message(c *session, m zmq4.Msg) {
 		return
 	}
 	s.series.batch(st, s.o.Now())
+}
+
+// witness looks at one prompt of those that were routed to the engine, so that events do not wait for many.
+func (s *Subscriber) witness() {
+	p, ok, dropped := s.witnesses.take()
+	s.series.witnesses[witnessDropped].Add(float64(dropped))
+	if !ok {
+		return
+	}
+	s.witnesses.again()
+	s.series.healing(s.fold.witness(p, s.o.Now()))
 }
 
 // reset forgets all that is known of the engine, if there is anything.

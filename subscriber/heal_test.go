@@ -69,6 +69,9 @@ func playHealing(t *testing.T, seed uint64, e *cacheEngine, hashSeed *string) (h
 	*e = *newCacheEngine(e.chain, e.tagged, e.size, 16+rnd.IntN(120))
 	sink := newCheckedSink(t)
 	f := newFold(foldOptions{pool: "chat", sink: sink, hashSeed: hashSeed})
+	if rnd.IntN(2) == 0 { // as little memory as tells on evidence that is older than it
+		f.heal.gone.size, f.heal.proven.size = 1+rnd.IntN(16), 1+rnd.IntN(16)
+	}
 	now := time.Unix(1_000, 0)
 	f.connected(true)
 

@@ -2,6 +2,8 @@ package envoy
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -99,6 +101,29 @@ func (b *builder) pack(m proto.Message) *anypb.Any {
 
 // targetHeaders are the headers that exist only inside Envoy.
 func targetHeaders() []string { return []string{HeaderTarget, HeaderSecond} }
+
+// clientHeaders are removed from what clients send: those that the router alone may set, and those that a filter of the reader's own may.
+func (b *builder) clientHeaders() []string {
+	hs := targetHeaders()
+	if b.RankHeader {
+		hs = append(hs, HeaderRank)
+	}
+	for _, h := range b.StripHeaders {
+		if h = strings.ToLower(h); !slices.Contains(hs, h) {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+// settable are the headers that the router may set.
+func (b *builder) settable() []string {
+	hs := targetHeaders()
+	if b.RankHeader {
+		hs = append(hs, HeaderRank)
+	}
+	return hs
+}
 
 // secretHeaders may hold credentials. The router needs none, so it is sent none.
 func secretHeaders() []string {

@@ -60,7 +60,7 @@ type piece struct {
 
 func (b *builder) pieces() []piece {
 	manager := &hcmv3.HttpConnectionManager{
-		EarlyHeaderMutationExtensions: b.earlyMutations(removals(targetHeaders())),
+		EarlyHeaderMutationExtensions: b.earlyMutations(removals(b.clientHeaders())),
 		HttpFilters:                   b.ownFilters(),
 		AccessLog:                     b.accessLogService(),
 	}

@@ -67,10 +67,11 @@ func goldenCases() []goldenCase {
 			EngineTLS:  TLS{CAFile: "/etc/kvsteer/engines.pem", ServerName: "engines.example.com"},
 			SecretsDir: "/etc/kvsteer/envoy", Pools: []Pool{chat},
 		}},
+		{"client_headers", whole, Options{StripHeaders: []string{"X-Cache-Salt", "x-tenant"}, RankHeader: true, Pools: []Pool{chat}}},
 		{"routers", whole, Options{Routers: []string{"10.0.0.1:9002", "10.0.0.2:9002"}, AccessLogService: true, Pools: []Pool{chat}}},
 		{"router_names", whole, Options{Routers: []string{"kvsteer.example.com:9002"}, Pools: []Pool{chat}}},
 
-		{"filter", filterOnly, Options{AccessLogService: true, Pools: []Pool{own(chat)}}},
+		{"filter", filterOnly, Options{AccessLogService: true, StripHeaders: []string{"X-Cache-Salt"}, RankHeader: true, Pools: []Pool{own(chat)}}},
 		{"filter_pools", filterOnly, Options{
 			Routers: []string{"10.0.0.1:9002", "kvsteer.example.com:9002"}, RouterTLS: TLS{CAFile: "/etc/kvsteer/ca.pem", ServerName: "router.example.com"},
 			SecretsDir: "/etc/kvsteer/envoy", AccessLogService: true, DecisionHeader: true,

@@ -55,7 +55,7 @@ func (b *builder) connectionManager() *hcmv3.HttpConnectionManager {
 				MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".*"}},
 			}},
 		},
-		EarlyHeaderMutationExtensions: b.earlyMutations(append(removals(targetHeaders()), removePrefix(internalPrefix))),
+		EarlyHeaderMutationExtensions: b.earlyMutations(append(removals(b.clientHeaders()), removePrefix(internalPrefix))),
 		AccessLog:                     append([]*accesslogv3.AccessLog{b.accessLog()}, b.accessLogService()...),
 		LocalReplyConfig:              b.localReplies(),
 		HttpFilters:                   b.httpFilters(),
@@ -133,7 +133,7 @@ func (b *builder) extProc() *extprocv3.ExternalProcessor {
 		},
 		MutationRules: &mutationrulesv3.HeaderMutationRules{
 			DisallowAll:     yes(),
-			AllowExpression: &matcherv3.RegexMatcher{Regex: HeaderTarget + "|" + HeaderSecond},
+			AllowExpression: &matcherv3.RegexMatcher{Regex: strings.Join(b.settable(), "|")},
 		},
 		ForwardRules: &extprocv3.HeaderForwardingRules{DisallowedHeaders: &matcherv3.ListStringMatcher{Patterns: secrets}},
 		MetadataOptions: &extprocv3.MetadataOptions{

@@ -122,7 +122,7 @@ func validHost(h string) bool {
 // validHeader takes a canonical name. A header that the router is not shown cannot be a key, as both must see the same.
 func validHeader(name string) bool {
 	switch name {
-	case "host", HeaderTarget, HeaderSecond:
+	case "", "host", HeaderTarget, HeaderSecond:
 		return false
 	}
 	for _, s := range secretHeaders() {

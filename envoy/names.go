@@ -7,6 +7,10 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
+// HeaderRank is the request header by which vLLM takes the data-parallel rank that serves a request. A router sets it in pools whose
+// decisions choose the rank; Envoy removes it from what clients send to any pool then, and otherwise passes it on.
+const HeaderRank = "x-data-parallel-rank"
+
 // HeaderDecision is the response header that shows a decision to clients, where the configuration asks for it.
 const HeaderDecision = "x-kvsteer-decision"
 
@@ -27,6 +31,16 @@ const (
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"
+	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where the router is told to rank
+)
+
+// Names of the endpoint-picker protocol, which gateways of the Gateway API inference extension speak.
+const (
+	GatewayEndpoint        = "x-gateway-destination-endpoint"        // request header and metadata key: one endpoint, or several joined by commas
+	GatewayServed          = "x-gateway-destination-endpoint-served" // metadata key of the response: the endpoint that answered
+	GatewaySubset          = "x-gateway-destination-endpoint-subset" // metadata key: the endpoints that may be picked
+	GatewayNamespace       = "envoy.lb"                              // of the first two
+	GatewaySubsetNamespace = "envoy.lb.subset_hint"                  // of the third
 )
 
 // Cluster names. The two clusters that dial the address in a header are shared by all pools; each pool adds its own by

@@ -65,7 +65,7 @@ func (b *builder) commonNotes() []note {
 		{where: "typed_config failure_mode_allow", text: "Fail open: with the router down, slow or wrong the request goes on to the fallback."},
 		{where: "typed_config message_timeout", text: "How long the router may take; its own budget must be smaller."},
 		{where: "typed_config processing_mode", text: "Headers and the whole body of the request; nothing of the response, so that no answer waits for the router."},
-		{where: "typed_config mutation_rules", text: "The router can set these two headers and nothing else."},
+		{where: "typed_config mutation_rules", text: "The router can set these headers and nothing else."},
 		{where: "typed_config forward_rules", text: "Credentials stay out of the router."},
 		{where: "typed_config metadata_options", text: "Lets the decision into dynamic metadata, for the access log."},
 		{where: "route timeout", text: "The default would cut every answer after 15 s."},

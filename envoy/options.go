@@ -32,6 +32,13 @@ type Options struct {
 	// DecisionHeader adds [HeaderDecision] to answers.
 	DecisionHeader bool
 
+	// StripHeaders are further request headers that Envoy removes from what clients send, before any filter: those that only a filter
+	// of the reader's own may set. In either case, at most 64.
+	StripHeaders []string
+
+	// RankHeader lets the router set [HeaderRank], and removes it from what clients send.
+	RankHeader bool
+
 	// Listen is the address that clients use, ip:port; port 0 takes a free one. Default 127.0.0.1:8080.
 	Listen string
 
@@ -124,6 +131,7 @@ const (
 	maxPools          = 256
 	maxRouters        = 64
 	maxName           = 63
+	maxStripped       = 64
 	maxPathPrefix     = 128 // keeps the regular expressions of the routes below maxProgram
 	maxUnixPath       = 107 // sun_path of Linux less its terminating zero
 )
@@ -203,6 +211,7 @@ func (o Options) validate(s scope) error {
 	if o.Balance != LeastRequest && o.Balance != RoundRobin {
 		c.bad("balance", o.Balance, "%s or %s", LeastRequest, RoundRobin)
 	}
+	c.stripped(o)
 	c.pools(o.Pools, s)
 	c.keys(o.Pools)
 	return errors.Join(c.errs...)

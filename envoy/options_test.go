@@ -112,6 +112,18 @@ func TestValidate(t *testing.T) {
 		{"header is Envoy's", match(Match{HeaderName: "x-envoy-a", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "x-envoy-"},
 		{"value with a newline", match(Match{HeaderName: "x-pool", HeaderValue: "a\nb"}), []string{"pools[0].match.header.value"}, "control"},
 		{"value is no UTF-8", match(Match{HeaderName: "x-pool", HeaderValue: "\xff"}), []string{"pools[0].match.header.value"}, "control"},
+		{"headers are removed", Options{StripHeaders: []string{"X-Cache-Salt", "x-tenant"}, RankHeader: true, Pools: one}, nil, ""},
+		{"removed header is empty", Options{StripHeaders: []string{""}, Pools: one}, []string{"strip_headers[0]"}, "ordinary header"},
+		{"removed header is ours", Options{StripHeaders: []string{"X-Target-Endpoint"}, Pools: one}, []string{"strip_headers[0]"}, "ordinary header"},
+		{"removed header is secret", Options{StripHeaders: []string{"x", "Authorization"}, Pools: one}, []string{"strip_headers[1]"}, "kept from the router"},
+		{"removed header is of the body", Options{StripHeaders: []string{"Content-Length"}, Pools: one}, []string{"strip_headers[0]"}, "message's form"},
+		{"removed header is pseudo", Options{StripHeaders: []string{":path"}, Pools: one}, []string{"strip_headers[0]"}, "pseudo"},
+		{"too many removed headers", Options{StripHeaders: strings.Split(strings.Repeat("a ", 64)+"a", " "), Pools: one}, []string{"strip_headers"}, "at most 64"},
+		{"removed header tells a pool", func() Options {
+			o := match(Match{HeaderName: "X-Pool", HeaderValue: "a"})
+			o.StripHeaders = []string{"x-pool"}
+			return o
+		}(), []string{"strip_headers[0]"}, "pools[0].match.header"},
 		{
 			"all at once",
 			Options{

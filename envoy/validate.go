@@ -144,6 +144,36 @@ func (c *checker) accessLog(value string) {
 	}
 }
 
+// stripped checks the headers that are removed early. One that Envoy needs for itself is refused, as is one by which a pool is told: it
+// would never be seen. A secret one would be taken from the engines too, and the router is not shown it anyway.
+func (c *checker) stripped(o Options) {
+	if len(o.StripHeaders) > maxStripped {
+		c.bad("strip_headers", len(o.StripHeaders), "at most %d headers", maxStripped)
+	}
+	for i, h := range o.StripHeaders {
+		key, name := fmt.Sprintf("strip_headers[%d]", i), strings.ToLower(h)
+		if !validHeader(name) || framing(name) {
+			c.bad(key, h, "an ordinary header name (no pseudo header, host, %s, %s, x-envoy-…, header of the message's form, or header that is kept from the router: %s)",
+				HeaderTarget, HeaderSecond, strings.Join(secretHeaders(), ", "))
+			continue
+		}
+		for j, p := range o.Pools {
+			if p.Match.HeaderName == name {
+				c.bad(key, h, "a header that tells no pool: pools[%d].match.header is the same, and clients must be able to send it", j)
+			}
+		}
+	}
+}
+
+// framing reports whether a header says how the body is to be read.
+func framing(name string) bool {
+	switch name {
+	case "content-length", "transfer-encoding", "content-type", "connection", "te", "upgrade", "expect", "trailer":
+		return true
+	}
+	return false
+}
+
 func (c *checker) pools(pools []Pool, s scope) {
 	if len(pools) == 0 || len(pools) > maxPools {
 		c.bad("pools", len(pools), "1 to %d pools", maxPools)

@@ -174,7 +174,7 @@ func TestBuffered(t *testing.T) {
 			if d := cmp.Diff(tt.seen, got); d != "" {
 				t.Errorf("request seen by the decider (-want +got):\n%s", d)
 			}
-			if n := testutil.ToFloat64(s.metrics.invalid); (n == 1) != (tt.d == bad) {
+			if n := testutil.ToFloat64(s.metrics.invalid); (n == 1) != (tt.d.Endpoint == bad.Endpoint) {
 				t.Errorf("%v invalid endpoints counted", n)
 			}
 			for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom, kindPassed} {

@@ -47,6 +47,8 @@ type fold struct {
 	now    time.Time // of the call
 
 	online    bool
+	complete  bool // nothing that the engine published is missing
+	hushed    bool // the sink is not told of changes
 	learned   learned
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
@@ -117,8 +119,12 @@ func (f *fold) begin(now time.Time) {
 
 func (f *fold) count() { f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans() }
 
-// tell tells the sink what changed.
+// tell tells the sink what changed. A quiet fold keeps it for later, and forgets what came and went meanwhile.
 func (f *fold) tell() {
+	if f.hushed {
+		f.mirror.prints.shed()
+		return
+	}
 	f.describe()
 	f.mirror.prints.flush(f.o.sink)
 }
@@ -140,6 +146,13 @@ func (f *fold) tick(now time.Time) foldStats {
 	return f.stats
 }
 
+// quiet says whether the sink is to be told of changes. What changed meanwhile it is told when quiet ends, as one net change. A
+// Reset is told at once.
+func (f *fold) quiet(on bool) {
+	f.hushed = on
+	f.tell()
+}
+
 // release lets go of the payload and of buffers that one huge event grew.
 func (f *fold) release() {
 	f.extra.release()
@@ -158,6 +171,7 @@ func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.learned = learned{}
 	f.heal.reset()
+	f.complete = false
 	f.o.sink.Reset(cause)
 	f.describe()
 }
@@ -168,12 +182,25 @@ func (f *fold) connected(on bool) {
 	f.describe()
 }
 
+// history notes whether everything that the engine published is in the mirror or was taken out of it again.
+func (f *fold) history(complete bool) {
+	f.complete = complete
+	if complete {
+		f.heal.finish()
+	}
+	f.describe()
+}
+
 func (f *fold) describe() {
 	if f.o.wanted != nil {
 		f.o.wanted(f.wants())
 	}
+	if f.hushed {
+		return
+	}
 	d := Description{
 		Connected: f.online,
+		Complete:  f.complete,
 		BlockSize: f.learned.blockSize,
 		ExtraKeys: f.learned.extraKeys,
 		Problem:   f.learned.problem(),

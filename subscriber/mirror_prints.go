@@ -21,6 +21,7 @@ type printSet struct {
 	free   uint32 // first free id, chained by fingerprint.depth
 	dirty  []uint32
 	sent   int // announced in Any
+	shedAt int // length of dirty at which shed does its work
 
 	stored, removed [2][]uint64 // of flush, by tier: depth << 32 | id
 	keys            []uint64    // of flush
@@ -31,7 +32,7 @@ const sinkChunk = 4096
 
 // clear forgets everything, what was announced too.
 func (s *printSet) clear() {
-	*s = printSet{prints: make([]fingerprint, 1, 64), byKey: newTable()}
+	*s = printSet{prints: make([]fingerprint, 1, 64), byKey: newTable(), shedAt: keepBuffer}
 }
 
 // at returns what children need of a fingerprint.
@@ -110,13 +111,37 @@ func (s *printSet) flush(sink Sink) {
 		s.emit(s.stored[t], func(keys []uint64) { sink.Store(t, keys) })
 	}
 	for _, id := range s.dirty {
-		if p := &s.prints[id]; p.any == 0 {
-			s.byKey.del(p.key)
-			*p = fingerprint{depth: s.free}
-			s.free = id
+		if s.prints[id].any == 0 {
+			s.drop(id)
 		}
 	}
 	s.trim()
+}
+
+// shed lets go of fingerprints that came and went since the last flush, from time to time, so that a quiet time of any length takes no more
+// than the mirror.
+func (s *printSet) shed() {
+	if len(s.dirty) < s.shedAt {
+		return
+	}
+	kept := s.dirty[:0]
+	for _, id := range s.dirty {
+		if p := &s.prints[id]; p.any > 0 || p.sentAny {
+			kept = append(kept, id)
+			continue
+		}
+		s.drop(id)
+	}
+	s.dirty = kept
+	s.shedAt = max(keepBuffer, 2*len(kept))
+}
+
+// drop forgets a fingerprint that no block has.
+func (s *printSet) drop(id uint32) {
+	p := &s.prints[id]
+	s.byKey.del(p.key)
+	*p = fingerprint{depth: s.free}
+	s.free = id
 }
 
 // note notes whether a fingerprint is announced in a tier, lists it if that is

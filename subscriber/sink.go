@@ -29,7 +29,12 @@ type Sink interface {
 
 // Description is what is known of an engine beside its blocks.
 type Description struct {
+	// Connected says that the engine is heard and that nothing is known to be missing since it was. While it is false, blocks
+	// announced before must not be matched.
 	Connected bool
+	// Complete says that the mirror has followed the engine's batches from the first one: a block of the engine that is not announced is one
+	// that cannot be.
+	Complete bool
 	// BlockSize is the number of tokens per block of the full-attention
 	// groups, 0 while no event has shown it.
 	BlockSize int
@@ -73,8 +78,9 @@ type Cause string
 
 const (
 	CauseDisconnect Cause = "disconnect" // the connection was lost
-	CauseGap        Cause = "gap"        // sequence numbers are missing
-	CauseBackwards  Cause = "backwards"  // the sequence went back: the engine was restarted
+	CauseGap        Cause = "gap"        // sequence numbers are missing and cannot be replayed
+	CauseLost       Cause = "lost"       // a replay lacks what was missed
+	CauseBackwards  Cause = "backwards"  // the engine was restarted: its sequence went back, or a replay has another batch under a number
 	CauseCleared    Cause = "cleared"    // the engine emptied its cache
 	CauseUnreadable Cause = "unreadable" // a batch could not be read, or not be applied within bounds
 	CauseBlockSize  Cause = "block_size" // a larger block size of the same engine turned up

@@ -28,6 +28,7 @@ type Subscriber struct {
 	// heard says that the fold had a batch since its last reset: it may hold blocks, and it knows things of the engine
 	// that need not hold for another one. announced says that the Sink had a block since its last Reset.
 	heard, announced bool
+	restored         position
 
 	linesMu sync.Mutex
 	lines   map[string]*pace // log lines a peer can provoke, by text
@@ -45,6 +46,12 @@ type folder interface {
 	tick(now time.Time) foldStats
 	// connected tells the Sink whether there is an engine at the other end.
 	connected(yes bool)
+	// quiet holds back what the Sink would hear, all but a Reset, until it is ended; then it is told the net change.
+	quiet(on bool)
+	// history tells the Sink whether everything that the engine published was applied. A reset makes it false.
+	history(complete bool)
+	// tick is called about once a second while Run lasts. It lets go of what is kept for a time.
+	tick(now time.Time)
 }
 
 var (
@@ -131,6 +138,14 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		s.consume(ctx, c)
 	}
 }
+
+// restore says that the fold's mirror is at p: it was filled from what an earlier process of ours kept. It must be called before the first
+// connection, from Run's goroutine or before Run. The Sink hears nothing of that mirror until a replay has proven that the
+// engine is the same process still; what is not proven within Options.Keep is forgotten.
+func (s *Subscriber) restore(p position) { s.restored = p }
+
+// position returns how far the mirror is. It is for Run's goroutine.
+func (s *Subscriber) position() position { return s.restored }
 
 // consume applies the messages of one connection until it ends.
 func (s *Subscriber) consume(ctx context.Context, c *session) {

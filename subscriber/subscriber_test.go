@@ -60,6 +60,10 @@ func (r *recorder) connected(yes bool) {
 	r.calls = append(r.calls, fmt.Sprint("connected ", yes))
 }
 
+func (r *recorder) quiet(bool)     {}
+func (r *recorder) history(bool)   {}
+func (r *recorder) tick(time.Time) {}
+
 func (r *recorder) have() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,6 +28,8 @@ type engineCmd struct {
 	BlockSize int    `help:"Tokens in a KV block." default:"16"`
 	Blocks    int    `help:"Blocks in the KV cache, one of them reserved." default:"8192"`
 	Seed      string `help:"Seed of the block hashes (PYTHONHASHSEED of the real engine)." placeholder:"TEXT"`
+	HashAlgo  string `help:"How blocks are hashed (sha256_cbor, sha256); the real engine's default is sha256." enum:"sha256_cbor,sha256" default:"sha256_cbor"`
+	Ranks     int    `help:"Data-parallel ranks, each with a cache of its own; rank r uses the ports of the events plus r." default:"1"`
 
 	PrefillRate    float64       `help:"Uncached prompt tokens computed per second; 0 takes no time." default:"8000"`
 	DecodeRate     float64       `help:"Tokens per second of a request that is alone; 0 takes no time." default:"80"`
@@ -38,6 +40,9 @@ type engineCmd struct {
 
 	EventsBind    string `help:"Publish KV events on this address." placeholder:"tcp://HOST:PORT" xor:"events"`
 	EventsConnect string `help:"Publish KV events to the subscriber that binds this address." placeholder:"tcp://HOST:PORT" xor:"events"`
+	ReplayBind    string `help:"Answer requests for past batches on this address." placeholder:"tcp://HOST:PORT"`
+	BufferSteps   int    `help:"Batches kept for replays." default:"10000"`
+	ReplayLimit   int    `help:"Lose batches in the middle of replays longer than that, as vLLM up to 0.32 does beyond 1000; 0 loses none." default:"0" placeholder:"N"`
 	EventsTopic   string `help:"Topic of the KV events." placeholder:"TEXT"`
 	EventsFormat  string `help:"Events as vLLM 0.32 (map), 0.23 (array) or 0.16 (old-array) writes them." enum:"map,array,old-array" default:"map"`
 	EventsHashes  string `help:"Block hashes as integers or as 32 bytes (int, bytes)." enum:"int,bytes" default:"int"`
@@ -76,12 +81,14 @@ func (c *engineCmd) Run(ctx context.Context, stdout io.Writer, log *slog.Logger)
 func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 	o := enginesim.Options{
 		Listen: c.Listen, CertFile: c.TLSCert, KeyFile: c.TLSKey, Models: c.Model, MaxModelLen: c.MaxModelLen, BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: c.Seed,
+		HashAlgo: enginesim.HashAlgo(c.HashAlgo), Ranks: c.Ranks,
 		Timing: enginesim.Timing{
 			PrefillRate: c.PrefillRate, DecodeRate: c.DecodeRate, Slowdown: c.DecodeSlowdown, MaxStepTokens: c.StepTokens,
 			MaxRunning: c.MaxConcurrency, ChunkInterval: c.ChunkInterval,
 		},
 		Events: enginesim.Events{
 			Bind: c.EventsBind, Connect: c.EventsConnect, Topic: c.EventsTopic,
+			Replay: c.ReplayBind, BufferSteps: c.BufferSteps, ReplayLimit: c.ReplayLimit,
 			Format: enginesim.Format(c.EventsFormat), Hashes: enginesim.HashForm(c.EventsHashes),
 		},
 		Log: log,
@@ -94,7 +101,7 @@ func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 	for _, size := range []struct {
 		flag string
 		n    int
-	}{{"block-size", c.BlockSize}, {"blocks", c.Blocks}, {"step-tokens", c.StepTokens}, {"max-concurrency", c.MaxConcurrency}} {
+	}{{"block-size", c.BlockSize}, {"blocks", c.Blocks}, {"step-tokens", c.StepTokens}, {"max-concurrency", c.MaxConcurrency}, {"ranks", c.Ranks}, {"buffer-steps", c.BufferSteps}} {
 		if size.n == 0 {
 			return o, fmt.Errorf("--%s: 0 is too few", size.flag)
 		}
@@ -126,6 +133,9 @@ func (c *engineCmd) banner(e *enginesim.Engine) string {
 		line += ", events connect " + c.EventsConnect
 	case c.EventsBind != "":
 		line += ", events bind tcp://" + e.EventsAddr()
+	}
+	if c.ReplayBind != "" {
+		line += ", replay bind tcp://" + e.ReplayAddr()
 	}
 	return line
 }

@@ -40,6 +40,10 @@ func TestEngineBanner(t *testing.T) {
 			`^engine: serving m on (http://127\.0\.0\.1:\d+), events connect tcp://127\.0\.0\.1:1$`,
 		},
 		"bind": {[]string{"--events-bind=tcp://127.0.0.1:0"}, `^engine: serving tiny on (http://127\.0\.0\.1:\d+), events bind tcp://127\.0\.0\.1:[1-9]\d*$`},
+		"replay": {
+			[]string{"--events-bind=tcp://127.0.0.1:0", "--replay-bind=tcp://127.0.0.1:0", "--ranks=3", "--hash-algo=sha256"},
+			`^engine: serving tiny on (http://127\.0\.0\.1:\d+), events bind tcp://127\.0\.0\.1:[1-9]\d*, replay bind tcp://127\.0\.0\.1:[1-9]\d*$`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd, err := parseEngine(t, append(tc.args, "--listen=127.0.0.1:0")...)
@@ -84,6 +88,10 @@ func TestEngineFlags(t *testing.T) {
 		"format":          {[]string{"--events-format=x"}, "--events-format must be one of"},
 		"block size":      {[]string{"--block-size=-1"}, "block size -1"},
 		"two problems":    {[]string{"--blocks=1", "--prefill-rate=-1"}, "no negative values"},
+		"no ranks":        {[]string{"--ranks=0"}, "--ranks: 0 is too few"},
+		"no buffer":       {[]string{"--buffer-steps=0"}, "--buffer-steps: 0 is too few"},
+		"hash algorithm":  {[]string{"--hash-algo=xxhash"}, "--hash-algo must be one of"},
+		"replay alone":    {[]string{"--replay-bind=tcp://*:1"}, "nothing to replay"},
 		"listen":          {[]string{"--listen=127.0.0.1:notaport"}, "listen tcp"},
 		"empty key":       {[]string{"--api-key-file=" + empty}, "is empty"},
 		"no key":          {[]string{"--api-key-file=/does/not/exist"}, "read API key"},

@@ -182,14 +182,14 @@ type modelCard struct {
 
 // eventSource is one publisher of /kv_event_sources, which vLLM has from 0.31 on.
 type eventSource struct {
-	Enabled        bool   `json:"enable_kv_cache_events"`
-	Publisher      string `json:"publisher"`
-	Endpoint       string `json:"endpoint"`
-	ReplayEndpoint null   `json:"replay_endpoint"`
-	BufferSteps    int    `json:"buffer_steps"`
-	HWM            int    `json:"hwm"`
-	MaxQueueSize   int    `json:"max_queue_size"`
-	Topic          string `json:"topic"`
+	Enabled        bool    `json:"enable_kv_cache_events"`
+	Publisher      string  `json:"publisher"`
+	Endpoint       string  `json:"endpoint"`
+	ReplayEndpoint *string `json:"replay_endpoint"`
+	BufferSteps    int     `json:"buffer_steps"`
+	HWM            int     `json:"hwm"`
+	MaxQueueSize   int     `json:"max_queue_size"`
+	Topic          string  `json:"topic"`
 }
 
 // apiError is a refused request.

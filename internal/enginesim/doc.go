@@ -6,7 +6,11 @@
 //   - Prefix cache and scheduler follow the rules of vLLM's V1 engine. Fed with the requests and generated tokens of
 //     recorded runs of the real engine (testdata), they give its event messages byte for byte, its evictions, duplicate
 //     copies and preemptions included, and its cached_tokens.
-//   - Block hashes are those of --prefix-caching-hash-algo sha256_cbor.
+//   - Block hashes are those of --prefix-caching-hash-algo sha256_cbor or sha256.
+//   - The replay socket answers as recorded, in both reply forms, and says nothing of what its buffer has lost. It answers at once, where
+//     vLLM does so between two polls of 0.1 s.
+//   - Data-parallel ranks have a cache, sockets, numbers and metrics of their own each. The header X-data-parallel-rank names the one
+//     that serves a request; without it all choices of a request go to the rank with the fewest requests.
 //   - Tokens are the same on every engine, and a prompt that continues an earlier prompt with its answer begins with the
 //     same tokens.
 //
@@ -15,8 +19,11 @@
 // a chat without a bound after 128 tokens. Time passes as [Timing] says, in steps as in the real engine: a step computes
 // one token of every answer and, with what room is left, prompts in order of arrival.
 //
-// Not simulated: the replay socket, render endpoints, sampling parameters, log probabilities, tool calls in answers,
-// multimodal input, report modes, several data parallel ranks.
+// Tests can have batches lost ([Engine.LoseBatches]), connections cut ([Engine.CutConnections]) and long replays with a hole as vLLM up to
+// 0.32 gives them ([Events].ReplayLimit).
+//
+// Not simulated: render endpoints, sampling parameters, log probabilities, tool calls in answers, multimodal input, report modes,
+// offload tiers.
 //
 // # Use
 //
@@ -41,7 +48,7 @@
 // # Concurrency
 //
 // An Engine is made once and run once: Run returns when every goroutine it started has ended, with requests in flight cut.
-// One goroutine runs the steps; handlers add and abort sequences under the loop's mutex, and receive tokens through a
+// One goroutine runs the steps of a rank; handlers add and abort sequences under the loop's mutex, and receive tokens through a
 // stream of their own. A step's events are numbered and queued for all subscribers before any of its tokens is delivered.
 // Messages to one subscriber are in order; a subscriber that is slow by more than 64 MiB misses messages and sees a gap in
 // the numbers, and never holds up the engine. Of requests at most 16,384 wait; more are refused with 503. Connections

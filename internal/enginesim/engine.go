@@ -8,9 +8,8 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/kvsteer/kvsteer/internal/blockhash"
 )
 
 // shutdownTimeout bounds how long Run waits for handlers after its context ended; their requests are cut before.
@@ -22,16 +21,16 @@ type Engine struct {
 	adapters []*adapter
 	hasher   *hasher
 	vocab    *vocab
-	encoder  encoder
-	loop     *loop
 	metrics  *metrics
-	pub      *publisher // nil without events
-	created  int64      // Unix seconds
+	ranks    []*rank
+	created  int64 // Unix seconds
 	ready    chan struct{}
+	turn     atomic.Uint32 // rank to begin with in search of the least loaded
 
 	mu         sync.Mutex
 	addr       net.Addr
-	eventsAddr net.Addr
+	eventsAddr net.Addr // of rank 0, as replayAddr
+	replayAddr net.Addr
 }
 
 // New checks the options. Nothing listens before Run.
@@ -42,25 +41,20 @@ func New(opts Options) (*Engine, error) {
 	}
 	e := &Engine{
 		opts:    o,
-		hasher:  &hasher{blockSize: o.BlockSize, seed: blockhash.NoneHash(o.Seed), tagged: o.Events.Format == Map},
+		hasher:  newHasher(&o),
 		vocab:   newVocab(),
-		encoder: encoder{format: o.Events.Format, hashes: o.Events.Hashes},
+		metrics: newMetrics(&o),
 		created: time.Now().Unix(),
 		ready:   make(chan struct{}),
 	}
 	for i, a := range o.Adapters {
 		e.adapters = append(e.adapters, &adapter{id: i + 1, name: a.Name, path: a.Path})
 	}
-	if o.Events.Bind != "" || o.Events.Connect != "" {
-		e.pub = newPublisher(o.Events.Topic, o.Log)
+	for i := range o.Ranks {
+		r := newRank(&o, i, e.metrics.rank(i))
+		e.metrics.register(&o, i, r.loop.load)
+		e.ranks = append(e.ranks, r)
 	}
-	sched := scheduler{
-		blockSize: o.BlockSize, maxStepTokens: o.Timing.MaxStepTokens, maxRunning: o.Timing.MaxRunning,
-		cache: newCache(o.Blocks, o.Events.Format),
-	}
-	e.loop = newLoop(sched, o.Timing, e.publish)
-	e.metrics = newMetrics(&e.opts, e.loop.load)
-	e.loop.metrics = e.metrics
 	return e, nil
 }
 
@@ -78,16 +72,18 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 
-	events, err := e.runEvents(ctx, &wg)
+	events, replay, err := e.runEvents(ctx, &wg)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
-	e.addr, e.eventsAddr = l.Addr(), events
+	e.addr, e.eventsAddr, e.replayAddr = l.Addr(), events, replay
 	e.mu.Unlock()
 	close(e.ready)
 
-	wg.Go(func() { e.loop.run(ctx) })
+	for _, r := range e.ranks {
+		wg.Go(func() { r.loop.run(ctx) })
+	}
 	server := &http.Server{
 		Handler:           e.handler(),
 		IdleTimeout:       keepAlive,
@@ -113,34 +109,48 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// runEvents starts the publisher and returns its address if it binds.
-func (e *Engine) runEvents(ctx context.Context, wg *sync.WaitGroup) (net.Addr, error) {
-	switch o := e.opts.Events; {
-	case o.Bind != "":
-		addr, err := tcpAddress(o.Bind)
-		if err != nil {
-			return nil, err
-		}
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			return nil, fmt.Errorf("engine: bind events: %w", err)
-		}
-		wg.Go(func() { e.pub.accept(ctx, l) })
-		return l.Addr(), nil
-	case o.Connect != "":
-		addr, err := tcpAddress(o.Connect)
-		if err != nil {
-			return nil, err
-		}
-		wg.Go(func() { e.pub.connect(ctx, addr) })
+// runEvents starts the sockets of all ranks and returns the addresses of rank 0's, nil for what does not bind.
+func (e *Engine) runEvents(ctx context.Context, wg *sync.WaitGroup) (events, replay net.Addr, err error) {
+	o := e.opts.Events
+	pubs, err := bindAll(o.Bind, len(e.ranks))
+	if err != nil {
+		return nil, nil, fmt.Errorf("engine: bind events: %w", err)
 	}
-	return nil, nil
+	routers, err := bindAll(o.Replay, len(e.ranks))
+	if err != nil {
+		closeAll(pubs)
+		return nil, nil, fmt.Errorf("engine: bind replay: %w", err)
+	}
+	for i, l := range pubs {
+		wg.Go(func() { e.ranks[i].pub.accept(ctx, l) })
+	}
+	for i, l := range routers {
+		wg.Go(func() { e.ranks[i].replayer.accept(ctx, l) })
+	}
+	if o.Connect != "" {
+		for i, r := range e.ranks {
+			addr, err := tcpAddress(o.Connect, i)
+			if err != nil {
+				return nil, nil, err
+			}
+			wg.Go(func() { r.pub.connect(ctx, addr) })
+		}
+	}
+	return firstAddr(pubs), firstAddr(routers), nil
 }
 
-// publish sends one step's events, numbered in order, as one message.
-func (e *Engine) publish(at time.Time, events []event) {
-	if e.pub != nil {
-		e.pub.publish(e.encoder.batch(at, events))
+// LoseBatches has the next n batches of a rank use up their numbers without reaching a subscriber. They can be replayed.
+func (e *Engine) LoseBatches(rank, n int) {
+	if pub := e.ranks[rank].pub; pub != nil {
+		pub.loseNext(n)
+	}
+}
+
+// CutConnections closes the connections of a rank's event and replay sockets. Who was connected may connect again at once.
+func (e *Engine) CutConnections(rank int) {
+	if r := e.ranks[rank]; r.pub != nil {
+		r.pub.cut()
+		r.replayer.cut()
 	}
 }
 
@@ -150,8 +160,11 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 // Addr is the HTTP address once it is bound, "" before.
 func (e *Engine) Addr() string { return e.address(&e.addr) }
 
-// EventsAddr is the address subscribers connect to, "" before it is bound and for an engine that does not bind.
+// EventsAddr is the address subscribers of rank 0 connect to, "" before it is bound and for an engine that does not bind.
 func (e *Engine) EventsAddr() string { return e.address(&e.eventsAddr) }
+
+// ReplayAddr is the address of rank 0's replay socket, "" before it is bound and for an engine without one.
+func (e *Engine) ReplayAddr() string { return e.address(&e.replayAddr) }
 
 func (e *Engine) address(a *net.Addr) string {
 	e.mu.Lock()

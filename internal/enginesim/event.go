@@ -34,6 +34,7 @@ type event struct {
 type encoder struct {
 	format Format
 	hashes HashForm
+	rank   int // data-parallel rank
 }
 
 // batch returns the payload of one message: [time, events, data parallel rank].
@@ -49,7 +50,7 @@ func (e encoder) batch(at time.Time, events []event) []byte {
 	for i := range events {
 		b = e.event(b, &events[i])
 	}
-	return appendUint(b, 0)
+	return appendUint(b, uint64(e.rank))
 }
 
 func (e encoder) event(b []byte, v *event) []byte {

@@ -105,14 +105,14 @@ func (c *call) sequences() []*sequence {
 	return seqs
 }
 
-// generate runs a call to its end and writes the reply.
-func (e *Engine) generate(w http.ResponseWriter, r *http.Request, c *call) {
+// generate runs a call on one rank to its end and writes the reply.
+func (e *Engine) generate(w http.ResponseWriter, r *http.Request, on *rank, c *call) {
 	seqs := c.sequences()
-	if !e.loop.submit(seqs) {
+	if !on.loop.submit(seqs) {
 		fail(w, &apiError{Status: http.StatusServiceUnavailable, Type: "ServiceUnavailableError", Message: "The request queue is full."})
 		return
 	}
-	defer e.loop.abort(seqs) // no-op for those that have ended
+	defer on.loop.abort(seqs) // no-op for those that have ended
 	if c.body.Stream {
 		e.stream(r.Context(), w, c)
 		return

@@ -228,7 +228,7 @@ func TestEncodings(t *testing.T) {
 				continue
 			}
 			seen++
-			got := encoder{format, c.hashes}.batch(time.UnixMicro(1234.5e6), c.events)
+			got := encoder{format: format, hashes: c.hashes}.batch(time.UnixMicro(1234.5e6), c.events)
 			if hex.EncodeToString(got) != g.Payload {
 				t.Errorf("%s: %s:\n got %x\nwant %s", file, g.Case, got, g.Payload)
 			}

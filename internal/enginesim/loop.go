@@ -13,15 +13,15 @@ const maxWaiting = 1 << 14
 type loop struct {
 	timing  Timing
 	publish func(at time.Time, events []event)
-	metrics *metrics      // set before run
+	metrics latencies
 	wake    chan struct{} // holds a value after sequences were added
 
 	mu    sync.Mutex
 	sched scheduler
 }
 
-func newLoop(sched scheduler, t Timing, publish func(time.Time, []event)) *loop {
-	return &loop{timing: t, publish: publish, wake: make(chan struct{}, 1), sched: sched}
+func newLoop(sched scheduler, t Timing, m latencies, publish func(time.Time, []event)) *loop {
+	return &loop{timing: t, publish: publish, metrics: m, wake: make(chan struct{}, 1), sched: sched}
 }
 
 // run computes steps until ctx ends. What a step has stored and removed is published before its tokens are delivered, so

@@ -60,8 +60,7 @@ func TestTiming(t *testing.T) {
 				sched := scheduler{
 					blockSize: 16, maxStepTokens: o.Timing.MaxStepTokens, maxRunning: o.Timing.MaxRunning, cache: newCache(o.Blocks, Map),
 				}
-				l = newLoop(sched, o.Timing, func(time.Time, []event) {})
-				l.metrics = newMetrics(&o, l.load)
+				l = newLoop(sched, o.Timing, newMetrics(&o).rank(0), func(time.Time, []event) {})
 				ctx, cancel := context.WithCancel(t.Context())
 				go l.run(ctx)
 

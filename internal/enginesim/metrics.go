@@ -9,33 +9,51 @@ import (
 // metrics are the families of vLLM's /metrics that routers and dashboards read, by vLLM's names.
 type metrics struct {
 	registry   *prometheus.Registry
-	firstToken prometheus.Histogram
-	latency    prometheus.Histogram
+	firstToken *prometheus.HistogramVec
+	latency    *prometheus.HistogramVec
+	model      string
 }
 
-// newMetrics registers everything in a registry of its own. load is called at each scrape.
-func newMetrics(o *Options, load func() load) *metrics {
-	labels := prometheus.Labels{"model_name": o.Models[0], "engine": "0"}
-	histogram := func(name, help string, buckets ...float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: buckets})
+// latencies are what one rank observes.
+type latencies struct {
+	firstToken, latency prometheus.Observer
+}
+
+// newMetrics registers the histograms in a registry of its own.
+func newMetrics(o *Options) *metrics {
+	histogram := func(name, help string, buckets ...float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"model_name", "engine"})
 	}
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
+		model:    o.Models[0],
 		firstToken: histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.",
 			.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
 		latency: histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.",
 			.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
 	}
+	m.registry.MustRegister(m.firstToken, m.latency)
+	return m
+}
+
+// rank returns the observers of a rank.
+func (m *metrics) rank(rank int) latencies {
+	engine := strconv.Itoa(rank)
+	return latencies{m.firstToken.WithLabelValues(m.model, engine), m.latency.WithLabelValues(m.model, engine)}
+}
+
+// register adds the other series of a rank. load is called at each scrape.
+func (m *metrics) register(o *Options, rank int, load func() load) {
+	engine := strconv.Itoa(rank)
 	config := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "vllm:cache_config_info", Help: "Information of the LLMEngine CacheConfig",
 		ConstLabels: prometheus.Labels{
-			"engine": "0", "block_size": strconv.Itoa(o.BlockSize), "num_gpu_blocks": strconv.Itoa(o.Blocks),
+			"engine": engine, "block_size": strconv.Itoa(o.BlockSize), "num_gpu_blocks": strconv.Itoa(o.Blocks),
 			"num_gpu_blocks_override": strconv.Itoa(o.Blocks), "enable_prefix_caching": "True",
-			"prefix_caching_hash_algo": "sha256_cbor", "hash_block_size": "None", "cache_dtype": "auto",
+			"prefix_caching_hash_algo": string(o.HashAlgo), "hash_block_size": "None", "cache_dtype": "auto",
 		},
 	}, func() float64 { return 1 })
-	m.registry.MustRegister(m.firstToken, m.latency, config, newLoadCollector(load, labels))
-	return m
+	m.registry.MustRegister(config, newLoadCollector(load, prometheus.Labels{"model_name": m.model, "engine": engine}))
 }
 
 // loadCollector turns a load into series at each scrape, so that they are of one moment.

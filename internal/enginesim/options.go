@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,6 +35,10 @@ type Options struct {
 	Blocks int
 	// Seed is the text of the hash chain's start (PYTHONHASHSEED), by default what vLLM uses without one.
 	Seed string
+	// HashAlgo is SHA256CBOR by default. (vLLM's own default is SHA256.)
+	HashAlgo HashAlgo
+	// Ranks is the number of data-parallel ranks, 1 by default. Each has a scheduler, a cache of Blocks and sockets of its own.
+	Ranks int
 
 	Timing Timing
 	Events Events
@@ -77,6 +83,16 @@ const (
 	OldArray Format = "old-array"
 )
 
+// HashAlgo is vLLM's --prefix-caching-hash-algo.
+type HashAlgo string
+
+const (
+	// SHA256CBOR hashes canonical CBOR.
+	SHA256CBOR HashAlgo = "sha256_cbor"
+	// SHA256 hashes pickles; it is vLLM's default.
+	SHA256 HashAlgo = "sha256"
+)
+
 // HashForm is how block hashes are written on the wire.
 type HashForm string
 
@@ -87,11 +103,19 @@ const (
 	HashBytes HashForm = "bytes"
 )
 
-// Events configures the ZMQ PUB socket. With neither Bind nor Connect there is none.
+// Events configures the ZMQ sockets. With neither Bind nor Connect there are none. Rank r uses the ports plus r; where the system
+// picks a port it is for rank 0, and the others follow it.
 type Events struct {
 	// Bind is a tcp:// address to accept subscribers on; the host may be "*". Connect is the tcp:// address of a subscriber
 	// that binds; it is redialled for ever. At most one of them is set.
 	Bind, Connect string
+	// Replay is a tcp:// address on which past batches can be asked for, "" for none. BufferSteps is how many are kept, 10,000
+	// by default.
+	Replay      string
+	BufferSteps int
+	// ReplayLimit has a replay of more batches than that lose up to 64 in its middle, at that place, as vLLM up to 0.32 does
+	// beyond 1,000. With 0 none are lost.
+	ReplayLimit int
 	// Topic is the first frame of every message.
 	Topic string
 	// Format is Map by default.
@@ -109,6 +133,8 @@ type adapter struct {
 const (
 	defaultModelLen = 131072
 	maxBlocks       = 1 << 24
+	maxRanks        = 64
+	maxBufferSteps  = 1 << 20
 )
 
 // withDefaults returns o completed, or every problem of it.
@@ -120,6 +146,9 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.BlockSize, 16)
 	setDefault(&o.Blocks, 8192)
 	setDefault(&o.Seed, blockhash.DefaultSeed)
+	setDefault(&o.HashAlgo, SHA256CBOR)
+	setDefault(&o.Ranks, 1)
+	setDefault(&o.Events.BufferSteps, 10_000)
 	setDefault(&o.Timing.MaxStepTokens, 2048)
 	setDefault(&o.Timing.MaxRunning, 256)
 	setDefault(&o.Events.Format, Map)
@@ -135,6 +164,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Blocks < 2 || o.Blocks > maxBlocks {
 		problem("blocks %d: want 2 to %d", o.Blocks, maxBlocks)
+	}
+	if o.Ranks < 1 || o.Ranks > maxRanks {
+		problem("ranks %d: want 1 to %d", o.Ranks, maxRanks)
+	}
+	if o.HashAlgo != SHA256CBOR && o.HashAlgo != SHA256 {
+		problem("hash algorithm %q: want %s or %s", o.HashAlgo, SHA256CBOR, SHA256)
 	}
 	room := (o.Blocks - 1) * o.BlockSize
 	setDefault(&o.MaxModelLen, min(defaultModelLen, room))
@@ -173,19 +208,25 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Events.Bind != "" && o.Events.Connect != "" {
 		problem("events: want either bind %q or connect %q", o.Events.Bind, o.Events.Connect)
 	}
-	for _, e := range []string{o.Events.Bind, o.Events.Connect} {
+	if o.Events.Replay != "" && o.Events.Bind == "" && o.Events.Connect == "" {
+		problem("replay %q: without events there is nothing to replay", o.Events.Replay)
+	}
+	if o.Events.BufferSteps < 1 || o.Events.BufferSteps > maxBufferSteps || o.Events.ReplayLimit < 0 {
+		problem("buffer steps %d, replay limit %d: want 1 to %d, and no negative limit", o.Events.BufferSteps, o.Events.ReplayLimit, maxBufferSteps)
+	}
+	for _, e := range []string{o.Events.Bind, o.Events.Connect, o.Events.Replay} {
 		if e == "" {
 			continue
 		}
-		if _, err := tcpAddress(e); err != nil {
+		if _, err := tcpAddress(e, o.Ranks-1); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return o, errors.Join(errs...)
 }
 
-// tcpAddress turns a ZMQ endpoint into an address of package net.
-func tcpAddress(endpoint string) (string, error) {
+// tcpAddress turns a ZMQ endpoint into the address of package net that a rank uses: the port is the rank further, unless it is 0.
+func tcpAddress(endpoint string, rank int) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
 		return "", fmt.Errorf("events endpoint %q: want tcp://host:port", endpoint)
@@ -197,7 +238,14 @@ func tcpAddress(endpoint string) (string, error) {
 	if host == "*" {
 		host = ""
 	}
-	return net.JoinHostPort(host, port), nil
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || int(n)+rank > math.MaxUint16 {
+		return "", fmt.Errorf("events endpoint %q: port %s of %d ranks is out of range", endpoint, port, rank+1)
+	}
+	if n > 0 {
+		n += uint64(rank)
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
 
 // release is the vLLM release that the format belongs to.

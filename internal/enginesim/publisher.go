@@ -3,9 +3,9 @@ package enginesim
 import (
 	"bufio"
 	"context"
-	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,21 +20,24 @@ const (
 	maxBackoff       = time.Second
 )
 
-// publisher is the PUB socket. It binds or connects, and in both directions behaves as the real one: what nobody has
-// subscribed to is dropped, and a subscriber that does not keep up misses messages and can see it from the gap in the
-// sequence numbers.
+// publisher is the PUB socket of one rank. It binds or connects, and in both directions behaves as the real one: what nobody
+// has subscribed to is dropped, and a subscriber that does not keep up misses messages and can see it from the gap in the
+// sequence numbers. It keeps the last batches for the replay socket.
 type publisher struct {
 	topic     string
 	maxQueued int // bytes queued for one subscriber; further messages are dropped for it
 	log       *slog.Logger
 
-	mu   sync.Mutex
-	next uint64 // sequence number
-	subs map[*subscriber]struct{}
+	mu     sync.Mutex
+	next   uint64 // sequence number
+	lose   int    // so many of the next batches go to no subscriber
+	subs   map[*subscriber]struct{}
+	past   [][]byte // payloads of the batches before next, the oldest first
+	buffer int      // most payloads in past; 0 without a replay socket
 }
 
-func newPublisher(topic string, log *slog.Logger) *publisher {
-	return &publisher{topic: topic, maxQueued: maxQueuedBytes, log: log, subs: make(map[*subscriber]struct{})}
+func newPublisher(topic string, buffer int, log *slog.Logger) *publisher {
+	return &publisher{topic: topic, buffer: buffer, maxQueued: maxQueuedBytes, log: log, subs: make(map[*subscriber]struct{})}
 }
 
 // publish queues one payload for every subscriber and never blocks.
@@ -43,13 +46,53 @@ func (p *publisher) publish(payload []byte) {
 	defer p.mu.Unlock()
 	msg := pubMessage(p.topic, p.next, payload)
 	p.next++
+	if p.buffer > 0 {
+		p.past = append(p.past[max(0, len(p.past)+1-p.buffer):], payload)
+	}
+	if p.lose > 0 {
+		p.lose--
+		return
+	}
 	for s := range p.subs {
 		s.offer(p.topic, msg, p.maxQueued)
 	}
 }
 
+// since returns the batches from number from on that are still kept, and the number of the first of them.
+func (p *publisher) since(from uint64) (first uint64, payloads [][]byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	oldest := p.next - uint64(len(p.past))
+	first = min(max(from, oldest), p.next)
+	return first, slices.Clone(p.past[first-oldest:])
+}
+
+// loseNext has the next n batches use up their numbers without reaching a subscriber.
+func (p *publisher) loseNext(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = n
+}
+
+// cut closes the connections of all subscribers.
+func (p *publisher) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.subs {
+		s.conn.Close()
+	}
+}
+
 // accept serves subscribers that connect, until ctx ends. It returns when all goroutines it started have ended.
 func (p *publisher) accept(ctx context.Context, l net.Listener) {
+	acceptAll(ctx, l, p.log, func(ctx context.Context, conn net.Conn) error {
+		_, err := p.serve(ctx, conn)
+		return err
+	})
+}
+
+// acceptAll serves at most maxSubscribers connections at a time, until ctx ends and all of them have.
+func acceptAll(ctx context.Context, l net.Listener, log *slog.Logger, serve func(context.Context, net.Conn) error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
@@ -65,15 +108,15 @@ func (p *publisher) accept(ctx context.Context, l net.Listener) {
 			if ctx.Err() != nil {
 				return
 			}
-			p.log.Warn("accept a subscriber", "error", err)
+			log.Warn("accept a subscriber", "error", err)
 			<-slots
 			pause(ctx, minBackoff)
 			continue
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if _, err := p.serve(ctx, conn); err != nil && ctx.Err() == nil {
-				p.log.Debug("subscriber left", "peer", conn.RemoteAddr(), "error", err)
+			if err := serve(ctx, conn); err != nil && ctx.Err() == nil {
+				log.Debug("subscriber left", "peer", conn.RemoteAddr(), "error", err)
 			}
 		})
 	}
@@ -104,7 +147,7 @@ func (p *publisher) serve(ctx context.Context, conn net.Conn) (served bool, err 
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	r := bufio.NewReader(conn)
-	if err := handshake(conn, r); err != nil {
+	if err := pubSocket().handshake(conn, r); err != nil {
 		return false, err
 	}
 	s := &subscriber{conn: conn, wake: make(chan struct{}, 1), prefixes: make(map[string]int)}
@@ -210,10 +253,11 @@ func (s *subscriber) read(r *bufio.Reader) error {
 			s.subscribe(cmd[10:], true)
 		case strings.HasPrefix(cmd, "\x06CANCEL"):
 			s.subscribe(cmd[7:], false)
-		case strings.HasPrefix(cmd, "\x04PING") && len(cmd) >= 7:
+		default:
+			answer, ok := pong(body)
 			s.mu.Lock()
-			if len(s.queue) == 0 { // else the peer hears from us anyway
-				s.push(appendFrame(nil, flagCommand, []byte("\x04PONG"+cmd[7:])))
+			if ok && len(s.queue) == 0 { // else the peer hears from us anyway
+				s.push(answer)
 			}
 			s.mu.Unlock()
 		}
@@ -231,34 +275,6 @@ func (s *subscriber) subscribe(prefix string, on bool) {
 	case !on:
 		delete(s.prefixes, prefix)
 	}
-}
-
-// handshake greets the peer and exchanges READY.
-func handshake(conn net.Conn, r *bufio.Reader) error {
-	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return err
-	}
-	if _, err := conn.Write(greeting()); err != nil {
-		return err
-	}
-	peer := make([]byte, greetingLen)
-	if _, err := io.ReadFull(r, peer); err != nil {
-		return err
-	}
-	if err := checkGreeting(peer); err != nil {
-		return err
-	}
-	if _, err := conn.Write(ready()); err != nil {
-		return err
-	}
-	_, body, err := readFrame(r, nil)
-	if err != nil {
-		return err
-	}
-	if err := checkReady(body); err != nil {
-		return err
-	}
-	return conn.SetDeadline(time.Time{})
 }
 
 // pause waits for d or the end of ctx.

@@ -60,7 +60,7 @@ func TestSubscribers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "subscription", func() bool { return e.pub.wanted() })
+			eventually(t, "subscription", func() bool { return e.ranks[0].pub.wanted() })
 
 			c := newClient(t)
 			rng := rand.New(rand.NewPCG(7, 8))
@@ -79,9 +79,9 @@ func TestSubscribers(t *testing.T) {
 			wg.Wait()
 
 			known := map[string]int{}
-			e.pub.mu.Lock()
-			sent := e.pub.next
-			e.pub.mu.Unlock()
+			e.ranks[0].pub.mu.Lock()
+			sent := e.ranks[0].pub.next
+			e.ranks[0].pub.mu.Unlock()
 			for seq := range sent {
 				msg, err := sub.Recv()
 				if err != nil {
@@ -93,7 +93,7 @@ func TestSubscribers(t *testing.T) {
 				foldPayload(t, known, msg.Frames[2])
 			}
 			want := map[string]int{}
-			for d, n := range copies(e.loop.sched.cache) {
+			for d, n := range copies(e.ranks[0].loop.sched.cache) {
 				if tc.hashes == HashBytes {
 					want[hex.EncodeToString(d[:])] = n
 				} else {
@@ -213,7 +213,7 @@ func newTestPublisher(t *testing.T, topic string) (p *publisher, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = newPublisher(topic, slog.New(slog.DiscardHandler))
+	p = newPublisher(topic, 0, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -395,16 +395,16 @@ func TestReconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newPeer(t, conn, "\x01")
-		eventually(t, "subscription", e.pub.wanted)
-		e.pub.publish([]byte("hello"))
+		eventually(t, "subscription", e.ranks[0].pub.wanted)
+		e.ranks[0].pub.publish([]byte("hello"))
 		if got, _ := s.recv(t); got != seq {
 			t.Errorf("round %d: number %d, want %d", round, got, seq)
 		}
 		seq++
 		conn.Close()
 		l.Close()
-		eventually(t, "subscriber gone", func() bool { return e.pub.count() == 0 })
-		e.pub.publish([]byte("lost"))
+		eventually(t, "subscriber gone", func() bool { return e.ranks[0].pub.count() == 0 })
+		e.ranks[0].pub.publish([]byte("lost"))
 		seq++
 	}
 }
@@ -422,7 +422,7 @@ func FuzzPeer(f *testing.F) {
 		if s.queued > len(data)*maxPeerFrame || len(s.prefixes) > maxSubscriptions {
 			t.Fatalf("%d bytes queued, %d prefixes", s.queued, len(s.prefixes))
 		}
-		checkReady(data)
+		pubSocket().checkReady(data)
 		if len(data) >= greetingLen {
 			checkGreeting(data[:greetingLen])
 		}

@@ -69,6 +69,15 @@ type hasher struct {
 	blockSize int
 	seed      blockhash.Digest
 	tagged    bool
+	pickle    bool // SHA256, else SHA256CBOR
+}
+
+func newHasher(o *Options) *hasher {
+	h := &hasher{blockSize: o.BlockSize, seed: blockhash.NoneHash(o.Seed), tagged: o.Events.Format == Map}
+	if o.HashAlgo == SHA256 {
+		h.seed, h.pickle = blockhash.NoneHashPickle(o.Seed), true
+	}
+	return h
 }
 
 // extend brings s.digests up to the full blocks of s.tokens.
@@ -78,6 +87,11 @@ func (h *hasher) extend(s *sequence) {
 		return
 	}
 	var cbor blockhash.SHA256CBOR
+	var pickle blockhash.SHA256Pickle
+	chain := cbor.Block
+	if h.pickle {
+		chain = pickle.Block
+	}
 	for i := len(s.digests); i < full; i++ {
 		parent := h.seed
 		if i > 0 {
@@ -90,7 +104,7 @@ func (h *hasher) extend(s *sequence) {
 		if i == 0 {
 			extra.Salt = s.salt
 		}
-		s.digests = append(s.digests, cbor.Block(parent, s.tokens[i*h.blockSize:(i+1)*h.blockSize], &extra))
+		s.digests = append(s.digests, chain(parent, s.tokens[i*h.blockSize:(i+1)*h.blockSize], &extra))
 	}
 }
 

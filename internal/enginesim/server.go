@@ -3,6 +3,7 @@ package enginesim
 import (
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,8 +30,12 @@ func (e *Engine) handler() http.Handler {
 		writeJSON(w, http.StatusOK, map[string]string{"version": e.opts.Events.Format.release()})
 	}))
 	mux.HandleFunc("/load", get(func(w http.ResponseWriter) {
-		l := e.loop.load()
-		writeJSON(w, http.StatusOK, map[string]int{"server_load": l.running + l.waiting})
+		n := 0
+		for _, r := range e.ranks {
+			l := r.loop.load()
+			n += l.running + l.waiting
+		}
+		writeJSON(w, http.StatusOK, map[string]int{"server_load": n})
 	}))
 	if e.opts.Events.Format == Map {
 		mux.HandleFunc("/kv_event_sources", get(func(w http.ResponseWriter) { writeJSON(w, http.StatusOK, e.eventSources()) }))
@@ -98,16 +103,25 @@ func (e *Engine) complete(w http.ResponseWriter, r *http.Request, body []byte, c
 		fail(w, bad)
 		return
 	}
-	e.generate(w, r, c)
+	rank, bad := e.pick(r.Header)
+	if bad != nil {
+		fail(w, bad)
+		return
+	}
+	e.generate(w, r, rank, c)
 }
 
-// resetPrefixCache says whether the cache is empty afterwards: it is not while requests run.
+// resetPrefixCache says whether the caches of all ranks are empty afterwards: one is not while requests run there.
 func (e *Engine) resetPrefixCache(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		detail(w, http.StatusMethodNotAllowed)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]bool{"success": e.loop.reset()})
+	success := true
+	for _, r := range e.ranks {
+		success = r.loop.reset() && success
+	}
+	writeJSON(w, http.StatusOK, map[string]bool{"success": success})
 }
 
 // tokenize serves both forms, a text and messages; messages win. It does not check the length.
@@ -157,10 +171,30 @@ func (e *Engine) models() modelList {
 // eventSources are the publishers by rank, with vLLM's defaults. What the real engine says without events was not recorded.
 func (e *Engine) eventSources() map[string]eventSource {
 	o := e.opts.Events
-	if o.Bind == "" && o.Connect == "" {
-		return map[string]eventSource{}
+	sources := make(map[string]eventSource)
+	for i, r := range e.ranks {
+		if r.pub == nil {
+			continue
+		}
+		s := eventSource{
+			Enabled: true, Publisher: "zmq", Endpoint: atRank(o.Bind+o.Connect, e.EventsAddr(), i),
+			BufferSteps: o.BufferSteps, HWM: 100_000, MaxQueueSize: 100_000, Topic: o.Topic,
+		}
+		if o.Replay != "" {
+			s.ReplayEndpoint = ptr(atRank(o.Replay, e.ReplayAddr(), i))
+		}
+		sources[strconv.Itoa(i)] = s
 	}
-	return map[string]eventSource{"0": {
-		Enabled: true, Publisher: "zmq", Endpoint: o.Bind + o.Connect, BufferSteps: 10_000, HWM: 100_000, MaxQueueSize: 100_000, Topic: o.Topic,
-	}}
+	return sources
+}
+
+// atRank is an endpoint as it was configured, but with the port of a rank: that of the bound address where the system picked it.
+func atRank(endpoint, bound string, rank int) string {
+	i := strings.LastIndexByte(endpoint, ':')
+	port := endpoint[i+1:]
+	if port == "0" {
+		port = portOf(bound)
+	}
+	n, _ := strconv.Atoi(port) // checked by New
+	return endpoint[:i+1] + strconv.Itoa(n+rank)
 }

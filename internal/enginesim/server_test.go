@@ -336,7 +336,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%d %s", status, body)
 		}
 	})
-	if l := e.loop.load(); l.running+l.waiting != 0 || l.queries != 0 {
+	if l := e.ranks[0].loop.load(); l.running+l.waiting != 0 || l.queries != 0 {
 		t.Errorf("refused requests reached the engine: %+v", l)
 	}
 }
@@ -438,7 +438,7 @@ func openStream(ctx context.Context, t *testing.T, c *http.Client, e *Engine) io
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { resp.Body.Close() })
-	eventually(t, "request runs", func() bool { return e.loop.load().running > 0 })
+	eventually(t, "request runs", func() bool { return e.ranks[0].loop.load().running > 0 })
 	return resp.Body
 }
 
@@ -454,7 +454,7 @@ func TestAbort(t *testing.T) {
 	}
 	cancel()
 	eventually(t, "request is aborted", func() bool {
-		l := e.loop.load()
+		l := e.ranks[0].loop.load()
 		return l.running == 0 && l.usage == 0 && l.gone == 1
 	})
 	_, b := postJSON(t, c, e, "/v1/completions", `{"max_tokens":1,"prompt":`+tokenList(40, 1000)+`}`)
@@ -471,8 +471,8 @@ func TestFullQueue(t *testing.T) {
 		seqs[i] = newSequence(e.hasher, nil, "", []uint32{1}, 1000)
 		seqs[i].next = func(int) uint32 { return 0 }
 	}
-	e.loop.submit(seqs)
-	eventually(t, "one runs", func() bool { return e.loop.load().running == 1 })
+	e.ranks[0].loop.submit(seqs)
+	eventually(t, "one runs", func() bool { return e.ranks[0].loop.load().running == 1 })
 	c := newClient(t)
 	if status, body := postJSON(t, c, e, "/v1/completions", `{"prompt":"a","n":2}`); status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", status, body)
@@ -507,6 +507,15 @@ func TestOptions(t *testing.T) {
 		"too few blocks":   {Options{Blocks: 1}, "blocks 1: want 2"},
 		"model too long":   {Options{Blocks: 3, MaxModelLen: 33}, "max model len 33: want 1 to 32"},
 		"model fits":       {Options{Blocks: 3, MaxModelLen: 32}, ""},
+		"no ranks":         {Options{Ranks: -1}, "ranks -1: want 1 to 64"},
+		"many ranks":       {Options{Ranks: 65}, "ranks 65: want 1 to 64"},
+		"hash algorithm":   {Options{HashAlgo: "md5"}, `hash algorithm "md5"`},
+		"replay alone":     {Options{Events: Events{Replay: "tcp://*:1"}}, "without events there is nothing to replay"},
+		"replay scheme":    {Options{Events: Events{Bind: "tcp://*:1", Replay: "ipc://x"}}, `"ipc://x": want tcp://host:port`},
+		"buffer":           {Options{Events: Events{BufferSteps: -1}}, "buffer steps -1"},
+		"replay limit":     {Options{Events: Events{ReplayLimit: -1}}, "no negative limit"},
+		"port of a rank":   {Options{Ranks: 2, Events: Events{Bind: "tcp://*:65535"}}, "port 65535 of 2 ranks is out of range"},
+		"port name":        {Options{Events: Events{Bind: "tcp://*:http"}}, "port http"},
 		"negative rate":    {Options{Timing: Timing{DecodeRate: -1}}, "no negative values"},
 		"same name twice":  {Options{Models: []string{"a"}, Adapters: []Adapter{{Name: "a"}}}, `adapter name "a"`},
 		"format":           {Options{Events: Events{Format: "x"}}, `events format "x"`},
@@ -559,14 +568,45 @@ func TestEventSources(t *testing.T) {
 		body   string
 	}{
 		{"connects", Events{Connect: "tcp://127.0.0.1:1", Topic: "kv-events"}, http.StatusOK, want},
+		{
+			"replays",
+			Events{Connect: "tcp://127.0.0.1:1", Replay: "tcp://127.0.0.1:0", BufferSteps: 5, Topic: "kv-events"},
+			http.StatusOK,
+			strings.Replace(strings.Replace(want, "null", `"tcp://REPLAY"`, 1), "10000", "5", 1),
+		},
 		{"no events", Events{}, http.StatusOK, "{}"},
 		{"release 0.23", Events{Connect: "tcp://127.0.0.1:1", Format: Array}, http.StatusNotFound, `{"detail":"Not Found"}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := start(t, Options{Events: tt.events})
-			if status, body := getBody(t, c, e, "/kv_event_sources"); status != tt.status || body != tt.body {
+			want := strings.Replace(tt.body, "REPLAY", e.ReplayAddr(), 1)
+			if status, body := getBody(t, c, e, "/kv_event_sources"); status != tt.status || body != want {
 				t.Errorf("%d %s", status, body)
 			}
 		})
+	}
+}
+
+// TestModels compares the list with the one recorded from vLLM 0.32.0, but for times, permissions and the folder of the model, which
+// the simulation does not have.
+func TestModels(t *testing.T) {
+	data, err := os.ReadFile("testdata/models.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, Options{Adapters: []Adapter{{Name: "adapter-a", Path: "MODEL_DIR/lora/adapter-a"}}, MaxModelLen: 2048})
+	_, body := getBody(t, newClient(t), e, "/v1/models")
+	var want, got modelList
+	for raw, list := range map[string]*modelList{string(data): &want, body: &got} {
+		if err := json.Unmarshal([]byte(raw), list); err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Data {
+			list.Data[i].Created = 0
+		}
+	}
+	want.Data[0].Root = got.Data[0].Root
+	if diff := cmp.Diff(want, got); diff != "" || len(want.Data) != 2 {
+		t.Errorf("models (-want +got):\n%s", diff)
 	}
 }

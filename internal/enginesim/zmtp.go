@@ -1,14 +1,18 @@
 package enginesim
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
+	"time"
 )
 
-// The part of ZMTP 3.0 (rfc.zeromq.org/spec/23) that a PUB socket without security needs.
+// The part of ZMTP 3.0 (rfc.zeromq.org/spec/23) that PUB and ROUTER sockets without security need.
 
 const (
 	flagMore    = 1
@@ -16,7 +20,7 @@ const (
 	flagCommand = 4
 
 	greetingLen  = 64
-	maxPeerFrame = 64 << 10 // subscriptions and handshake commands are short
+	maxPeerFrame = 64 << 10 // subscriptions, replay requests and handshake commands are short
 )
 
 // greeting returns our greeting: signature, version 3.0, mechanism NULL, not as server.
@@ -41,17 +45,27 @@ func checkGreeting(g []byte) error {
 	return nil
 }
 
-// ready returns the READY command of a PUB socket.
-func ready() []byte {
-	const name, property, value = "READY", "Socket-Type", "PUB"
+// socket is a type of ZMQ socket that an engine has, with the types that may be its peer.
+type socket struct {
+	name  string
+	peers []string
+}
+
+func pubSocket() socket    { return socket{"PUB", []string{"SUB", "XSUB"}} }
+func routerSocket() socket { return socket{"ROUTER", []string{"DEALER", "REQ", "ROUTER"}} }
+
+// ready returns the READY command of a socket.
+func (k socket) ready() []byte {
+	const name, property = "READY", "Socket-Type"
+	value := k.name
 	body := append([]byte{byte(len(name))}, name...)
 	body = append(append(body, byte(len(property))), property...)
 	body = append(binary.BigEndian.AppendUint32(body, uint32(len(value))), value...)
 	return appendFrame(nil, flagCommand, body)
 }
 
-// checkReady checks that a command is the READY of a socket that subscribes.
-func checkReady(body []byte) error {
+// checkReady checks that a command is the READY of a socket that may be the peer.
+func (k socket) checkReady(body []byte) error {
 	rest, ok := bytes.CutPrefix(body, []byte("\x05READY"))
 	if !ok {
 		return errors.New("zmtp handshake: command is not READY")
@@ -68,8 +82,8 @@ func checkReady(body []byte) error {
 			break
 		}
 		if bytes.EqualFold(name, []byte("Socket-Type")) {
-			if v := string(rest[:size]); v != "SUB" && v != "XSUB" {
-				return fmt.Errorf("zmtp handshake: peer socket of type %q, want SUB", v)
+			if v := string(rest[:size]); !slices.Contains(k.peers, v) {
+				return fmt.Errorf("zmtp handshake: peer socket of type %q, want %s", v, k.peers[0])
 			}
 			return nil
 		}
@@ -117,6 +131,48 @@ func readFrame(r io.Reader, buf []byte) (flags byte, body []byte, err error) {
 func pubMessage(topic string, seq uint64, payload []byte) []byte {
 	b := make([]byte, 0, len(topic)+len(payload)+40)
 	b = appendFrame(b, flagMore, []byte(topic))
+	return appendNumbered(b, seq, payload)
+}
+
+// appendNumbered appends the last two frames of a message: sequence number and payload.
+func appendNumbered(b []byte, seq uint64, payload []byte) []byte {
 	b = appendFrame(b, flagMore, binary.BigEndian.AppendUint64(nil, seq))
 	return appendFrame(b, 0, payload)
+}
+
+// handshake greets the peer and exchanges READY.
+func (k socket) handshake(conn net.Conn, r *bufio.Reader) error {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(greeting()); err != nil {
+		return err
+	}
+	peer := make([]byte, greetingLen)
+	if _, err := io.ReadFull(r, peer); err != nil {
+		return err
+	}
+	if err := checkGreeting(peer); err != nil {
+		return err
+	}
+	if _, err := conn.Write(k.ready()); err != nil {
+		return err
+	}
+	_, body, err := readFrame(r, nil)
+	if err != nil {
+		return err
+	}
+	if err := k.checkReady(body); err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// pong answers a PING command, and reports whether body is one.
+func pong(body []byte) ([]byte, bool) {
+	const ping = "\x04PING"
+	if len(body) < len(ping)+2 || string(body[:len(ping)]) != ping {
+		return nil, false
+	}
+	return appendFrame(nil, flagCommand, append([]byte("\x04PONG"), body[len(ping)+2:]...)), true
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -83,32 +84,51 @@ const (
 
 // FreePorts returns n loopback TCP ports that nothing listened on a moment ago. Another process may take one before its use;
 // whoever starts on it then says so.
-func FreePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
+func FreePorts(n int) ([]int, error) { return freeRuns(slices.Repeat([]int{1}, n)) }
+
+// freeRuns returns the first ports of runs of consecutive free ports, as many in each as lengths say.
+func freeRuns(lengths []int) ([]int, error) {
+	ports := make([]int, 0, len(lengths))
 	var open []net.Listener
-	defer func() {
-		for _, l := range open {
-			l.Close()
-		}
-	}()
+	defer func() { closeAll(open) }()
 	var last error
-	for range 100 * n {
-		if len(ports) == n {
-			return ports, nil
+	for range 100 * len(lengths) {
+		if len(ports) == len(lengths) {
+			break
 		}
-		port := lowestPort + rand.IntN(highestPort-lowestPort+1)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		n := lengths[len(ports)]
+		port := lowestPort + rand.IntN(highestPort-lowestPort+2-n)
+		run, err := listenRun(port, n)
 		if err != nil {
 			last = err
 			continue
 		}
-		open = append(open, l)
+		open = append(open, run...)
 		ports = append(ports, port)
 	}
-	if len(ports) < n {
-		return nil, fmt.Errorf("find %d free ports from %d to %d: %w", n, lowestPort, highestPort, last)
+	if len(ports) < len(lengths) {
+		return nil, fmt.Errorf("find %d runs of free ports from %d to %d: %w", len(lengths), lowestPort, highestPort, last)
 	}
 	return ports, nil
+}
+
+func listenRun(port, n int) ([]net.Listener, error) {
+	var run []net.Listener
+	for i := range n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+i))
+		if err != nil {
+			closeAll(run)
+			return nil, err
+		}
+		run = append(run, l)
+	}
+	return run, nil
+}
+
+func closeAll(ls []net.Listener) {
+	for _, l := range ls {
+		l.Close()
+	}
 }
 
 // ErrPortTaken is wrapped by CheckPorts.

@@ -221,6 +221,9 @@ func TestSocketPathIsChecked(t *testing.T) {
 
 func TestSitePorts(t *testing.T) {
 	o := SiteOptions{Pools: []PoolOptions{{Engines: 4}, {Engines: 1}}}
+	if got := (SiteOptions{Routers: 2, Pools: []PoolOptions{{Engines: 2, Replay: true, Ranks: 3}, {Engines: 1, Silent: true}}}).Ports(); got != 6+2*7+1 {
+		t.Errorf("%d ports, want 21", got)
+	}
 	if got := o.Ports(); got != 3+2*5 {
 		t.Errorf("%d ports, want 13", got)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,9 +44,11 @@ type PoolOptions struct {
 	Match   string   // value of the pool's match key, such as {host: a.test}; "" for the only pool
 	Config  string   // further keys of the pool, such as "mode: observe"
 	Engines int      // how many
-	Args    []string // further arguments of each kvsteer engine
+	Args    []string // further arguments of each kvsteer engine, such as --hash-algo or --buffer-steps
 	Dial    bool     // the engines bind their event sockets and the router dials; default: they connect to it
-	Relay   bool     // the engines connect through a Relay; not with Dial
+	Relay   bool     // the engines connect through a Relay; not with Dial, nor with Ranks
+	Replay  bool     // the engines have replay sockets, and the router is told of them
+	Ranks   int      // data-parallel ranks of each engine; 0 stands for 1, and the router is told of more
 	Silent  bool     // the engines publish no events, and the router's configuration names no source of any
 
 	Endpoints []string // ip:port of further engines, that the lab does not start
@@ -85,17 +88,32 @@ type Router struct {
 
 // Ports returns how many consecutive ports a site needs from BasePort on.
 func (o SiteOptions) Ports() int {
+	n := 0
+	for _, r := range o.runs() {
+		n += r
+	}
+	return n
+}
+
+// runs returns what a site needs of ports in the order of their use: each number stands for as many consecutive ones.
+func (o SiteOptions) runs() []int {
 	n := 3
 	if o.Routers > 1 {
 		n += 2*o.Routers - 1
 	}
+	runs := slices.Repeat([]int{1}, n)
 	for _, p := range o.Pools {
-		n += p.Engines
-		if !p.Silent {
-			n += p.Engines
+		for range p.Engines {
+			runs = append(runs, 1)
+			if !p.Silent {
+				runs = append(runs, max(1, p.Ranks))
+			}
+			if !p.Silent && p.Replay {
+				runs = append(runs, max(1, p.Ranks))
+			}
 		}
 	}
-	return n
+	return runs
 }
 
 // StartSite starts engines, router and Envoy, and returns when each answers.
@@ -147,7 +165,17 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 				if p.Dial {
 					source, flag = "dial", "--events-bind"
 				}
-				fmt.Fprintf(&pools, "    events: {%s: %q}\n", source, events)
+				keys := fmt.Sprintf("%s: %q", source, events)
+				if p.Replay {
+					replay := "tcp://" + address()
+					keys += fmt.Sprintf(", replay: %q", replay)
+					e.argv = append(e.argv, "--replay-bind", replay)
+				}
+				if p.Ranks > 1 {
+					keys += fmt.Sprintf(", ranks: %d", p.Ranks)
+					e.argv = append(e.argv, "--ranks", strconv.Itoa(p.Ranks))
+				}
+				fmt.Fprintf(&pools, "    events: {%s}\n", keys)
 				if p.Relay {
 					if e.Relay, err = l.startRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
 						return nil, err
@@ -219,16 +247,20 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 	return s, s.startEnvoy(ctx, envoyConfig)
 }
 
+// sitePorts returns the first port of each of the site's runs.
 func sitePorts(o SiteOptions) ([]int, error) {
+	runs := o.runs()
 	if o.BasePort == 0 {
-		return FreePorts(o.Ports())
+		return freeRuns(runs)
 	}
 	if err := CheckPorts(o.BasePort, o.Ports()); err != nil {
 		return nil, err
 	}
-	ports := make([]int, o.Ports())
-	for i := range ports {
-		ports[i] = o.BasePort + i
+	ports := make([]int, 0, len(runs))
+	next := o.BasePort
+	for _, n := range runs {
+		ports = append(ports, next)
+		next += n
 	}
 	return ports, nil
 }

@@ -44,6 +44,17 @@ func kindOf(path string) Kind {
 
 // unreadable names what keeps a body from being looked at at all.
 func unreadable(m Meta, size int, limits Limits) Reason {
+	if reason := Unreadable(m); reason != "" {
+		return reason
+	}
+	if size > limits.Body {
+		return ReasonTooLarge
+	}
+	return ""
+}
+
+// Unreadable names what keeps any body that comes with such headers from being looked at, "" when nothing does.
+func Unreadable(m Meta) Reason {
 	media, _, _ := strings.Cut(m.ContentType, ";")
 	media = strings.TrimSpace(media)
 	encoding := strings.TrimSpace(m.ContentEncoding)
@@ -54,8 +65,6 @@ func unreadable(m Meta, size int, limits Limits) Reason {
 		return ReasonMultipart
 	case media != "" && !jsonMedia(media):
 		return ReasonContentType
-	case size > limits.Body:
-		return ReasonTooLarge
 	}
 	return ""
 }

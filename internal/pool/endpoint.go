@@ -18,6 +18,12 @@ type Endpoint struct {
 	draining atomic.Bool
 
 	wake chan struct{} // capacity 1: asks the prober to probe at once
+	ask  chan struct{} // capacity 1: asks for the models at once
+
+	asking    atomic.Pointer[asking]
+	listing   atomic.Pointer[listing] // nil: not told
+	version   atomic.Pointer[string]
+	refreshed atomic.Pointer[refreshOutcome] // of the last question
 
 	configured bool // whether the configuration says that it drains; guarded by the Set's mu
 
@@ -27,7 +33,7 @@ type Endpoint struct {
 }
 
 func newEndpoint(pool, addr string) *Endpoint {
-	e := &Endpoint{pool: pool, addr: addr, wake: make(chan struct{}, 1)}
+	e := &Endpoint{pool: pool, addr: addr, wake: make(chan struct{}, 1), ask: make(chan struct{}, 1)}
 	e.up.Store(true)
 	return e
 }
@@ -42,6 +48,60 @@ func (e *Endpoint) Healthy() bool { return e.up.Load() }
 // with an empty cache, and one is drained in order to end it.
 func (e *Endpoint) Life() uint64 { return e.life.Load() }
 
+// Version is the engine's release as it says, "" when it does not.
+func (e *Endpoint) Version() string {
+	if v := e.version.Load(); v != nil {
+		return *v
+	}
+	return ""
+}
+
+// Serves reports whether the engine says that it serves a model name, in its present life; known is false when it has not said what it serves.
+func (e *Endpoint) Serves(name string) (serves, known bool) {
+	l := e.known()
+	if l == nil {
+		return false, false
+	}
+	_, ok := l.card(name)
+	return ok, true
+}
+
+// AdapterPath is what the engine says it has loaded an adapter from; "" when it does not say.
+func (e *Endpoint) AdapterPath(adapter string) string {
+	if l := e.known(); l != nil {
+		if c, ok := l.card(adapter); ok && c.adapts {
+			return c.root
+		}
+	}
+	return ""
+}
+
+// known is what the engine told of its models in its present life; nil when it has not.
+func (e *Endpoint) known() *listing {
+	if a := e.asking.Load(); a == nil || a.every == 0 {
+		return nil
+	}
+	if l := e.listing.Load(); l != nil && l.life == e.Life() {
+		return l
+	}
+	return nil
+}
+
+// listen takes over what the configuration says about questions for models.
+func (e *Endpoint) listen(a asking) {
+	if before := e.asking.Swap(&a); before == nil || *before != a {
+		e.askModels()
+	}
+}
+
+// askModels asks for a question for models at once. It does nothing while Run is not running.
+func (e *Endpoint) askModels() {
+	select {
+	case e.ask <- struct{}{}:
+	default: // already asked
+	}
+}
+
 // Suspect says that requests which were sent to the endpoint ran elsewhere or failed, and that nothing has shown it well since. Such an
 // endpoint is the first choice only where all are suspect.
 func (e *Endpoint) Suspect() bool { return e.suspect.Load() }
@@ -55,6 +115,7 @@ func (e *Endpoint) Drain(on bool) {
 	defer e.mu.Unlock()
 	if was := e.draining.Swap(on); on && !was {
 		e.life.Add(1)
+		e.askModels()
 	}
 	e.publish()
 }

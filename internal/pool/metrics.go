@@ -1,16 +1,24 @@
 package pool
 
 import (
+	"strings"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics of this package. Series of an endpoint are removed when its probing ends.
 type Metrics struct {
-	up       *prometheus.GaugeVec
-	suspect  *prometheus.GaugeVec
-	draining *prometheus.GaugeVec
-	failures *prometheus.CounterVec
+	up        *prometheus.GaugeVec
+	suspect   *prometheus.GaugeVec
+	draining  *prometheus.GaugeVec
+	failures  *prometheus.CounterVec
+	refreshes *prometheus.CounterVec
+	adapters  *prometheus.GaugeVec
+
+	mu    sync.Mutex
+	shown bool // whether pools have series: while endpoints are probed
 }
 
 // NewMetrics registers the metrics; a nil Registerer leaves them unregistered.
@@ -28,7 +36,56 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "kvsteer_pool_probe_failures_total",
 			Help: "Failed health probes of the endpoint.",
 		}, labels),
+		refreshes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_pool_models_refreshes_total",
+			Help: "Questions to the endpoint for the models and adapters that it serves, by outcome: " + outcomesText() + ".",
+		}, append(labels, "outcome")),
+		adapters: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kvsteer_pool_adapters",
+			Help: "Adapters under whose names requests find the pool: those configured and those that its engines tell of.",
+		}, []string{"pool"}),
 	}
+}
+
+func outcomesText() string {
+	var names []string
+	for _, o := range refreshOutcomes() {
+		names = append(names, string(o))
+	}
+	return strings.Join(names, ", ")
+}
+
+// refreshed counts a question for models.
+func (m *Metrics) refreshed(e *Endpoint, o refreshOutcome) {
+	m.refreshes.WithLabelValues(e.pool, e.addr, string(o)).Inc()
+}
+
+// setAdapters sets the series of a pool, if pools have any.
+func (m *Metrics) setAdapters(p *Pool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.shown {
+		m.adapters.WithLabelValues(p.Name()).Set(float64(len(p.Adapters())))
+	}
+}
+
+// showAdapters gives exactly these pools series.
+func (m *Metrics) showAdapters(pools []*Pool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shown = true
+	m.adapters.Reset()
+	for _, p := range pools {
+		m.adapters.WithLabelValues(p.Name()).Set(float64(len(p.Adapters())))
+	}
+}
+
+// removeAdapters takes the series of all pools away.
+func (m *Metrics) removeAdapters() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shown = false
+	m.adapters.Reset()
 }
 
 func (m *Metrics) set(e *Endpoint) {
@@ -47,4 +104,5 @@ func (m *Metrics) remove(e *Endpoint) {
 		vec.DeleteLabelValues(e.pool, e.addr)
 	}
 	m.failures.DeleteLabelValues(e.pool, e.addr)
+	m.refreshes.DeletePartialMatch(prometheus.Labels{"pool": e.pool, "endpoint": e.addr})
 }

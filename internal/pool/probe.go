@@ -42,6 +42,7 @@ func (s *Set) Run(ctx context.Context) error {
 	probes := map[*Endpoint]watched{}
 	for {
 		s.follow(ctx, probes)
+		s.showAdapters()
 		select {
 		case <-s.changed:
 		case <-ctx.Done():
@@ -49,9 +50,17 @@ func (s *Set) Run(ctx context.Context) error {
 				w.stop()
 				<-w.ended
 			}
+			s.m.removeAdapters()
 			return nil
 		}
 	}
+}
+
+// showAdapters gives the pools there are their series, and takes those of others away.
+func (s *Set) showAdapters() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m.showAdapters(s.Pools())
 }
 
 // follow ends the probes of endpoints that are gone, then starts those of endpoints that have come: an endpoint that is both has the series
@@ -92,6 +101,13 @@ func (s *Set) follow(ctx context.Context, probes map[*Endpoint]watched) {
 func (s *Set) watch(ctx context.Context, e *Endpoint) {
 	e.show(s.m)
 	defer e.show(nil)
+	ctx, stop := context.WithCancel(ctx)
+	asking := make(chan struct{})
+	go func() {
+		defer close(asking)
+		s.ask(ctx, e)
+	}()
+	defer func() { stop(); <-asking }()
 
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -128,8 +144,12 @@ func (s *Set) settle(e *Endpoint, err error) health {
 	}
 	switch {
 	case before.down && !after.down:
+		e.askModels()
 		s.log.Info("endpoint is back", "pool", e.pool, "endpoint", e.addr)
 	case !before.down && after.down:
+		if e.listing.Load() != nil {
+			s.rename() // what only it told of is not known any more
+		}
 		s.log.Warn("endpoint is down", "pool", e.pool, "endpoint", e.addr, "error", err)
 	}
 	return after

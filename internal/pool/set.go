@@ -46,7 +46,9 @@ type Set struct {
 	log     *slog.Logger
 	m       *Metrics
 
-	mu sync.Mutex // held by Apply
+	mu     sync.Mutex          // held by Apply, and while names change
+	owned  map[string][]string // adapters that endpoints told of, by pool
+	warned map[string]bool     // what has been said of names, bounded
 }
 
 // view is what lookups read; it is never changed once stored.
@@ -66,6 +68,7 @@ type served struct {
 type Pool struct {
 	config    Config
 	endpoints []*Endpoint
+	found     atomic.Pointer[found]
 }
 
 // New validates the options; all problems are reported in one error. It starts nothing.
@@ -89,9 +92,9 @@ func New(o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), log: o.Log, m: o.Metrics}
+	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), log: o.Log, m: o.Metrics, warned: map[string]bool{}}
 	s.probing.Store(newProbing(o, o.ProbeInterval))
-	s.view.Store(newView(o.Pools, nil))
+	s.view.Store(s.named(newView(o.Pools, nil)))
 	return s, nil
 }
 
@@ -103,7 +106,7 @@ func (s *Set) Apply(pools []Config) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.view.Store(newView(pools, s.view.Load()))
+	s.view.Store(s.named(newView(pools, s.view.Load())))
 	select {
 	case s.changed <- struct{}{}:
 	default: // Run has not seen the one before and will see this one
@@ -121,26 +124,22 @@ func (s *Set) SetProbeInterval(d time.Duration) {
 	}
 }
 
-// newView makes the view of a configuration, with the endpoints of the one before that stay.
+// newView makes the view of a configuration, with the endpoints of the one before that stay, and without names.
 func newView(configs []Config, before *view) *view {
-	v := &view{byModel: map[string]served{}}
+	v := &view{}
 	open := 0
 	for _, c := range configs {
 		p := &Pool{config: c}
+		p.found.Store(&found{})
 		for _, text := range c.Endpoints {
 			addr, _ := parseAddress(text) // checked by validate
 			e := before.endpoint(c.Name, addr)
 			if e == nil {
 				e = newEndpoint(c.Name, addr)
 			}
+			e.listen(asking{every: c.AdaptersRefresh, key: c.APIKey})
 			e.configure(slices.ContainsFunc(c.Draining, func(text string) bool { a, _ := parseAddress(text); return a == addr }))
 			p.endpoints = append(p.endpoints, e)
-		}
-		for _, m := range c.Models {
-			v.byModel[m] = served{pool: p}
-		}
-		for _, a := range c.Adapters {
-			v.byModel[a] = served{pool: p, adapter: a}
 		}
 		if c.Match.zero() {
 			open++
@@ -178,7 +177,7 @@ func (v *view) endpoint(pool, addr string) *Endpoint {
 // Pools returns all pools in the order of the configuration. The slice must not be changed.
 func (s *Set) Pools() []*Pool { return s.view.Load().pools }
 
-// ByModel returns the pool that serves a model name, and the adapter when the name is one of an adapter.
+// ByModel returns the pool that serves a model name, and the adapter when the name is one of an adapter, configured or told of by an engine.
 func (s *Set) ByModel(model string) (p *Pool, adapter string, ok bool) {
 	e, ok := s.view.Load().byModel[model]
 	return e.pool, e.adapter, ok
@@ -219,16 +218,30 @@ func (p *Pool) Name() string { return p.config.Name }
 // Models are the served names of the base weights. The slice must not be changed.
 func (p *Pool) Models() []string { return p.config.Models }
 
-// Adapters are the served names of adapters. The slice must not be changed.
-func (p *Pool) Adapters() []string { return p.config.Adapters }
+// Adapters are the served names of adapters: the configured ones, then those that only endpoints tell of, sorted.
+func (p *Pool) Adapters() []string { return slices.Concat(p.config.Adapters, p.told().adapters) }
+
+// Configures reports whether an adapter stands in the configuration, which says of all endpoints that they serve it.
+func (p *Pool) Configures(adapter string) bool { return slices.Contains(p.config.Adapters, adapter) }
+
+// AdapterPath is what an adapter was loaded from, as the first endpoint says that tells of it; "" when none does.
+func (p *Pool) AdapterPath(adapter string) string { return p.told().paths[adapter] }
+
+// ToldModelLen is the longest prompt and answer in tokens that an endpoint says the base weights take, 0 when none says.
+func (p *Pool) ToldModelLen() int { return p.told().modelLen }
+
+// SaltHeader is the name of the request header that has the cache salt, "" when there is none.
+func (p *Pool) SaltHeader() string { return p.config.SaltHeader }
+
+func (p *Pool) told() *found { return p.found.Load() }
 
 // MaxModelLen is the configured length of prompt and answer in tokens, 0 when not known.
 func (p *Pool) MaxModelLen() int { return p.config.MaxModelLen }
 
-// PrefillRate is the estimated prefill speed of one endpoint in prompt tokens per second, 0 when not known.
+// PrefillRate is the estimated prefill speed of one rank of an endpoint in prompt tokens per second, 0 when not known.
 func (p *Pool) PrefillRate() float64 { return p.config.PrefillRate }
 
-// Cache is what an endpoint's KV cache plausibly keeps: so many tokens, each for so long without being used. No tokens: prompts are not matched
+// Cache is what the KV cache of one rank of an endpoint plausibly keeps: so many tokens, each for so long without being used. No tokens: prompts are not matched
 // by their text.
 func (p *Pool) Cache() (tokens int, lifetime time.Duration) {
 	return p.config.CacheTokens, p.config.CacheLifetime
@@ -242,3 +255,9 @@ func (p *Pool) Unsteered() int { return p.config.Unsteered }
 
 // Endpoints returns the pool's endpoints, healthy or not, in the order of the configuration. The slice must not be changed.
 func (p *Pool) Endpoints() []*Endpoint { return p.endpoints }
+
+// Ranks is the number of data-parallel ranks of Endpoints()[i]: engines behind one address, each with a cache of its own.
+func (p *Pool) Ranks(i int) int { return p.config.ranks(i) }
+
+// PinRank says that decisions choose a rank of an endpoint, and not only the endpoint.
+func (p *Pool) PinRank() bool { return p.config.PinRank }

@@ -14,6 +14,7 @@ type Completion struct {
 	ID          string // of the decision; "" when the record shows none that chose an endpoint
 	Pool        string // of the decision
 	Undelivered bool   // Envoy was not told the decision: there is no record, and only ID and Pool are set
+	Serving     bool   // the answer begins, at Upstream, and the request goes on; only ID, Pool and Upstream are set
 	Partial     bool   // the record is not that of the request's end
 
 	Upstream      string // ip:port that was tried last, "" when there was none
@@ -59,8 +60,12 @@ func RecordOutcomes() []RecordOutcomeDoc {
 
 // Complete takes the end of a request. It may be called from any goroutine, and waits for nothing.
 func (r *Router) Complete(c Completion) {
-	if c.Undelivered {
+	switch {
+	case c.Undelivered:
 		r.undeliver(c)
+		return
+	case c.Serving:
+		r.serving(c)
 		return
 	}
 	r.m.record(r.complete(c))
@@ -102,6 +107,16 @@ func (r *Router) undeliver(c Completion) {
 	number, own, ok := r.ids.parse(c.ID)
 	if f := r.fleet(c.Pool); ok && own && f != nil {
 		f.undeliver(number, r.now())
+	}
+}
+
+// serving moves what a decision has entered to the endpoint that serves its request.
+func (r *Router) serving(c Completion) {
+	number, own, ok := r.ids.parse(c.ID)
+	if f := r.fleet(c.Pool); ok && own && f != nil {
+		if choice := f.move(number, c.Upstream, r.now()); choice != nil {
+			trialSkipped.report(choice)
+		}
 	}
 }
 

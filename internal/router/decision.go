@@ -8,7 +8,11 @@ type Request struct {
 	Host   string                   // :authority
 	Header func(name string) string // value of a request header, "" when absent; nil means no headers
 	Body   []byte                   // whole body; nil for a request without one
-	Unread bool                     // the body exceeds a byte cap and was not read: routed by load, pool by Envoy's own key
+	Unread bool                     // the body was not read, as it exceeds a byte cap or cannot be waited for: routed by load, pool by Envoy's own key
+
+	Subset func(addr string) bool // the endpoints that may be chosen; nil for all of the pool
+	Ranked int                    // how many endpoints Decision.Ranked names at most
+	Shed   int                    // backlog in tokens above which, at every candidate, a request that would be steered is shed; 0 for never
 }
 
 // Decision says where one request goes and why. An empty Endpoint, and a Mode other than ModeOn, mean that Envoy's own fallback decides.
@@ -18,10 +22,15 @@ type Decision struct {
 	Mode     Mode   // whether the decision is to be obeyed
 	Endpoint string // first choice, ip:port
 	Second   string // second choice, ip:port, "" when there is none
+	Pinned   bool   // Rank was chosen too, for both choices; else their engines choose among their ranks
+	Rank     int    // data-parallel rank
 	Rung     Rung   // what the choice rests on
 	Reason   Reason // closed set
-	Matched  int    // leading prompt tokens that Endpoint holds
+	Matched  int    // leading prompt tokens that Endpoint holds, the mean over its ranks unless Rank was chosen
 	Prompt   int    // prompt tokens, estimated when the prompt was looked up by its text, 0 when not known
+
+	Ranked     []string // Endpoint, Second, then the others by cost, no address twice; as many as Request.Ranked asks for
+	Overloaded bool     // the request is to be refused for now, as Request.Shed asks
 }
 
 // Steers reports whether Envoy is to be told the choice.

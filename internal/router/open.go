@@ -60,6 +60,15 @@ func (s *openings) oldest() *opening {
 	return &s.places[s.places[0].younger]
 }
 
+// get is an open decision, nil when it is not open. It is valid until the next one is added or taken.
+func (s *openings) get(number uint64) *opening {
+	i, ok := s.at[number]
+	if !ok {
+		return nil
+	}
+	return &s.places[i]
+}
+
 // take removes a decision and returns it.
 func (s *openings) take(number uint64) (opening, bool) {
 	i, ok := s.at[number]
@@ -104,6 +113,7 @@ type booking struct {
 	number  uint64 // of the decision, 0 when nothing is entered
 	charge  bool   // the prompt counts as load
 	steered bool
+	shed    float64 // backlog above which, at every candidate, nothing is entered and nobody chosen; 0 for never
 }
 
 // enter opens a decision and charges its endpoint. The caller holds mu and has advanced the account.

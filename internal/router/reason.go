@@ -32,6 +32,8 @@ const (
 	ReasonAborted    Reason = "aborted"     // the caller went away; not charged as load
 	ReasonNoPool     Reason = "no_pool"     // no pool could be told: Envoy decides
 	ReasonNoEndpoint Reason = "no_endpoint" // no endpoint of the pool can get requests: Envoy decides
+	ReasonNoSubset   Reason = "no_subset"   // no endpoint that the request may go to can get requests
+	ReasonOverloaded Reason = "overloaded"  // every endpoint has more to do than the request may find: it is refused
 	ReasonOff        Reason = "off"         // nothing is decided for the pool: Envoy decides
 )
 
@@ -65,6 +67,8 @@ func Reasons() []ReasonDoc {
 		{ReasonAborted, "the caller went away before the decision; not counted as load"},
 		{ReasonNoPool, "no pool could be told: Envoy's own route decides"},
 		{ReasonNoEndpoint, "every endpoint of the pool is down or draining: Envoy's own fallback decides"},
+		{ReasonNoSubset, "the gateway names the endpoints that the request may go to, and each is down, draining or none of the pool's"},
+		{ReasonOverloaded, "every endpoint has more prompt tokens before it than gaie.shed_backlog allows: the request is answered with 429"},
 		{ReasonOff, "the pool's mode is off, and the request is not read: Envoy's own fallback decides"},
 	}, unkeyed())
 }

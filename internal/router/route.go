@@ -35,6 +35,8 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if !req.Unread {
 		parsed = openai.Parse(req.Meta, req.Body, sc.settings.Limits)
 		watch.lap(stageParse)
+	} else if reason := openai.Unreadable(req.Meta); reason != "" {
+		parsed.Reason = reason
 	}
 	f, adapter := r.fleetOf(keyed, &parsed)
 	if f == nil {
@@ -47,10 +49,16 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	d.Pool, d.Mode = f.name(), mode
 
-	indexed := sc.gather(f)
+	indexed := sc.gather(f, f.asked(req))
 	if len(sc.candidates) == 0 {
 		d.Reason = ReasonNoEndpoint
 		return d
+	}
+	if req.Subset != nil {
+		if indexed = sc.restrict(req.Subset); len(sc.candidates) == 0 {
+			d.Reason = ReasonNoSubset
+			return d
+		}
 	}
 	deadline := watch.begin.Add(sc.settings.Budget)
 	prompt := min(estimate(req, &parsed), longest(f, sc.settings))
@@ -89,9 +97,21 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	if d.Reason == ReasonAborted {
 		b.number = 0 // nobody is left to send it
 	}
+	if b.steered {
+		b.shed = float64(req.Shed)
+	}
 	first, second := f.place(sc, prompt, b, r.weights, watch.last, r.random)
-	d.Endpoint = sc.candidates[first].endpoint.Addr()
-	sc.candidates[first].target.count(d.Mode)
+	if first < 0 {
+		d.Rung, d.Reason, d.Overloaded = RungNone, ReasonOverloaded, true
+		return d
+	}
+	chosen := sc.candidates[first].target
+	d.Endpoint = chosen.endpoint.Addr()
+	if chosen.pinned {
+		d.Pinned, d.Rank = true, chosen.ranks[0].number
+	}
+	chosen.count(d.Mode)
+	d.Ranked = sc.ranked(first, second, req.Ranked)
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}

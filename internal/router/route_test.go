@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,16 @@ func TestEveryReason(t *testing.T) {
 		{reason: ReasonSingle, name: "the others drain", prepare: func(w *world) { indexed(w); w.drain(a, c) }, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: b, Prompt: 10 * block}},
 		{reason: ReasonNoIndex, name: "the only indexed drains", prepare: func(w *world) { indexed(w); w.drain(a) }, req: completion(`"model":"llama","prompt":"hello"`), want: Decision{Pool: "chat", Endpoint: "*"}},
 		{reason: ReasonLoad, name: "the holder is suspect", prepare: func(w *world) { indexed(w); w.r.all()[0].all()[0].endpoint.ReportMissed() }, req: given("llama", long), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
+		{reason: ReasonNoSubset, prepare: indexed, req: within(given("llama", long), "10.9.9.9:8000"), want: Decision{Pool: "chat"}},
+		{reason: ReasonNoSubset, name: "empty", prepare: indexed, req: within(given("llama", long)), want: Decision{Pool: "chat"}},
+		{reason: ReasonNoSubset, name: "down", prepare: func(w *world) { indexed(w); w.fail(b) }, req: within(given("llama", long), b), want: Decision{Pool: "chat"}},
+		{reason: ReasonNoIndex, name: "not of the subset", prepare: indexed, req: within(given("llama", long), b, c), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 10 * block}},
+		{reason: ReasonOverloaded, prepare: func(w *world) {
+			for _, t := range w.r.all()[0].all() {
+				t.account.charge(1001, 0, 0)
+			}
+		}, req: Request{Unread: true, Shed: 1000}, want: Decision{Pool: "chat", Overloaded: true}},
+		{reason: Reason(openai.ReasonMultipart), name: "not read", prepare: indexed, req: Request{Unread: true, Meta: openai.Meta{ContentType: "multipart/form-data"}}, want: Decision{Pool: "chat", Endpoint: "*"}},
 		{reason: ReasonOff, prepare: func(w *world) { w.mode("chat", ModeOff, 100) }, req: given("llama", long), want: Decision{Pool: "chat", Mode: ModeOff}},
 		{reason: ReasonOff, name: "by the model", pools: []pool.Config{chat(2), code()}, prepare: func(w *world) { w.mode("code", ModeOff, 100) }, req: given("qwen", long), want: Decision{Pool: "code", Mode: ModeOff}},
 		{reason: Reason(openai.ReasonTooLong), name: "text", options: Options{Limits: openai.Limits{PromptTokens: 50}}, prepare: indexed, req: completion(`"model":"llama","prompt":"` + text + `"`), want: Decision{Pool: "chat", Endpoint: "*", Prompt: 102}},
@@ -121,7 +132,7 @@ func TestEveryReason(t *testing.T) {
 			default:
 				want.Rung = RungLoad
 			}
-			if got != want {
+			if !reflect.DeepEqual(got, want) {
 				t.Errorf("decision\n got %+v\nwant %+v", got, want)
 			}
 		})

@@ -42,8 +42,6 @@ type folder interface {
 	reset(cause Cause)
 	// witness takes a prompt that was routed to the engine.
 	witness(p Prompt, now time.Time) foldStats
-	// tick does what is due by time. It is called about once a second.
-	tick(now time.Time) foldStats
 	// connected tells the Sink whether there is an engine at the other end.
 	connected(yes bool)
 	// quiet holds back what the Sink would hear, all but a Reset, until it is ended; then it is told the net change.
@@ -51,7 +49,7 @@ type folder interface {
 	// history tells the Sink whether everything that the engine published was applied. A reset makes it false.
 	history(complete bool)
 	// tick is called about once a second while Run lasts. It lets go of what is kept for a time.
-	tick(now time.Time)
+	tick(now time.Time) foldStats
 }
 
 var (

@@ -60,9 +60,8 @@ func (r *recorder) connected(yes bool) {
 	r.calls = append(r.calls, fmt.Sprint("connected ", yes))
 }
 
-func (r *recorder) quiet(bool)     {}
-func (r *recorder) history(bool)   {}
-func (r *recorder) tick(time.Time) {}
+func (r *recorder) quiet(bool)   {}
+func (r *recorder) history(bool) {}
 
 func (r *recorder) have() []string {
 	r.mu.Lock()

@@ -22,6 +22,7 @@ const (
 type followed struct {
 	pool, endpoint string
 	events         config.Events
+	hashSeed       string // "" = none
 }
 
 // followedBy lists the event sources of a configuration.
@@ -30,11 +31,19 @@ func followedBy(cfg *config.Config) []followed {
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
 			if !e.Events.None() {
-				all = append(all, followed{p.Name, e.Address, e.Events})
+				all = append(all, followed{p.Name, e.Address, e.Events, p.HashSeed})
 			}
 		}
 	}
 	return all
+}
+
+// seed is PYTHONHASHSEED of the engine, nil when it is not set.
+func (f followed) seed() *string {
+	if f.hashSeed == "" {
+		return nil
+	}
+	return &f.hashSeed
 }
 
 // followers run one subscriber per event source. They are started and ended by run's goroutine alone, which takes orders for it.
@@ -73,12 +82,13 @@ func (f *followers) make(what followed) (*follower, error) {
 	}
 	sub, err := subscriber.New(subscriber.Options{
 		Pool: what.pool, Endpoint: what.endpoint, Listen: what.events.Listen, Dial: what.events.Dial, Topic: what.events.Topic,
-		Sink: source, Log: f.log, Metrics: f.metrics,
+		HashSeed: what.seed(), Sink: source, Log: f.log, Metrics: f.metrics,
 	})
 	if err != nil {
 		source.Close()
 		return nil, fmt.Errorf("events of endpoint %s in pool %s: %w", what.endpoint, what.pool, err)
 	}
+	source.TellPrompts(sub)
 	return &follower{
 		what: what, source: source, subscriber: sub, again: make(chan struct{}, 1), ended: make(chan struct{}),
 		log: f.log.With("pool", what.pool, "endpoint", what.endpoint),

@@ -119,6 +119,7 @@ type Pool struct {
 	Approximate Approximate `yaml:"approximate"`
 	Match       Match       `yaml:"match"`
 	Fallback    Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
+	HashSeed    string      `yaml:"hash_seed" doc:"PYTHONHASHSEED of the pool's engines, the same for all, as a text; empty = they are started without. With it the blocks that engines hold can be recognised again after a loss of events also where vLLM hashes with xxhash or xxhash_cbor, and before vLLM 0.29. At most 256 bytes."`
 	PinRank     bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
 	Endpoints   []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }

@@ -182,13 +182,12 @@ func (f *fold) connected(on bool) {
 	f.describe()
 }
 
-// history notes whether everything that the engine published is in the mirror or was taken out of it again.
+// history notes whether everything that the engine published is in the mirror or was taken out of it again. The sink is told with what
+// comes next.
 func (f *fold) history(complete bool) {
-	f.complete = complete
-	if complete {
+	if f.complete = complete; complete {
 		f.heal.finish()
 	}
-	f.describe()
 }
 
 func (f *fold) describe() {

@@ -18,6 +18,9 @@ const (
 	followMaxRetry = 30 * time.Second
 )
 
+// maxReplays bounds the replays of missed events that are under way at a time.
+const maxReplays = 4
+
 // followed is an endpoint with an event source. Two that differ in anything are not the same.
 type followed struct {
 	pool, endpoint string
@@ -50,6 +53,7 @@ func (f followed) seed() *string {
 type followers struct {
 	router  *router.Router
 	metrics *subscriber.Metrics
+	replays *subscriber.ReplayLimit
 	log     *slog.Logger
 	first   []*follower // of the start
 	orders  chan func(context.Context, *following)
@@ -64,7 +68,7 @@ type following struct {
 
 // newFollowers makes the subscribers of the start and starts none.
 func newFollowers(r *router.Router, m *subscriber.Metrics, log *slog.Logger, all []followed) (*followers, error) {
-	f := &followers{router: r, metrics: m, log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
+	f := &followers{router: r, metrics: m, replays: subscriber.NewReplayLimit(maxReplays), log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {
@@ -82,7 +86,7 @@ func (f *followers) make(what followed) (*follower, error) {
 	}
 	sub, err := subscriber.New(subscriber.Options{
 		Pool: what.pool, Endpoint: what.endpoint, Listen: what.events.Listen, Dial: what.events.Dial, Topic: what.events.Topic,
-		HashSeed: what.seed(), Sink: source, Log: f.log, Metrics: f.metrics,
+		Replay: what.events.Replay, Replays: f.replays, HashSeed: what.seed(), Sink: source, Log: f.log, Metrics: f.metrics,
 	})
 	if err != nil {
 		source.Close()

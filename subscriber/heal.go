@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/blockhash"
@@ -37,6 +38,13 @@ type healer struct {
 	floor  uint64
 	turned uint64 // clock when the younger generation of gone was begun
 
+	// Of heal_content.go.
+	runs    ages[run] // by the content of the orphan
+	salted  bool      // a salted prompt was met: an orphan's tokens do not tell whether it follows a salt
+	misfits int
+	secret  uint64    // from which hashes are made that no engine has
+	origin  time.Time // of block.fresh
+
 	// Buffers.
 	variants []variant
 	contents []uint64
@@ -62,6 +70,8 @@ func newHealer(seed *string) *healer {
 		hashing: newHashing(seed),
 		proven:  ages[proof]{size: provenParents},
 		gone:    ages[uint64]{size: goneBlocks},
+		runs:    ages[run]{size: runsKept},
+		secret:  rand.Uint64(),
 	}
 }
 
@@ -84,6 +94,8 @@ func (h *healer) restart() {
 	h.shelves = [2]*shelf{}
 	h.proven.clear()
 	h.gone.clear()
+	h.runs.clear()
+	h.salted, h.misfits = false, 0
 	h.turned = h.clock
 }
 
@@ -200,7 +212,8 @@ func (f *fold) hear(p Prompt) hearing {
 	}
 	s := h.shelf(blocks, f.now)
 	h.ids = h.ids[:0]
-	node := shelfNode{root: root, keyed: keyed}
+	h.salted = h.salted || p.Salt != ""
+	node := shelfNode{root: root, keyed: keyed, loose: p.Adapter != "" && p.AdapterPath == "" && h.hashing.tagged}
 	key := root
 	for i := range blocks {
 		node.content = h.contents[i]
@@ -217,6 +230,11 @@ func (f *fold) hear(p Prompt) hearing {
 		if h.hashing.settled(keyed) {
 			break // the others are not it
 		}
+	}
+	if h.hashing.hopeless() || node.loose {
+		before := f.stats.healed[healedByContent]
+		f.hearRuns(s)
+		healed += f.stats.healed[healedByContent] - before
 	}
 	if healed > 0 {
 		return witnessHealed
@@ -362,6 +380,7 @@ func (f *fold) evidence(e *event, class copyClass) {
 		return
 	}
 	if id := m.byHash.get(e.parent); id != 0 && m.blocks[id].rooted {
+		f.refresh(id)
 		return
 	}
 	p := proof{at: h.clock, class: class}
@@ -374,6 +393,7 @@ func (f *fold) evidence(e *event, class copyClass) {
 			return
 		}
 	}
+	f.evidenceByContent(e, p)
 }
 
 // recall enters the chain of a shelf up to a block that is proven just now. It is false when the shelf does not have the chain.
@@ -402,6 +422,7 @@ func (f *fold) recall(s *shelf, id uint32, hash uint64, p proof) bool {
 func (f *fold) firstBlock(e *event, salt, extra []byte) {
 	h := f.heal
 	keyed := len(e.loraName) > 0 || len(salt) > 0
+	h.salted = h.salted || len(salt) > 0
 	if h.complete || len(extra) > 0 || h.hashing.settled(keyed) {
 		return
 	}
@@ -421,6 +442,10 @@ func (f *fold) removedBlock(hash uint64, class copyClass, known bool) {
 		return
 	}
 	copies := &m.blocks[id].copies
+	if c, ok := m.copies.lapsing(copies); ok {
+		m.removeCopy(id, c)
+		return
+	}
 	if known && m.copies.has(copies, class) {
 		return
 	}

@@ -70,6 +70,7 @@ type block struct {
 	// inferred: a copy was never announced but follows from something else. It
 	// may be of another class than the engine's removal says.
 	inferred bool
+	fresh    uint16 // when fold.refresh last came by, 0 for never
 }
 
 func newMirror(maxBlocks int) *mirror {

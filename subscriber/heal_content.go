@@ -1,7 +1,6 @@
 package subscriber
 
 import (
-	"bytes"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/blockhash"
@@ -153,7 +152,8 @@ func (f *fold) assume(s *shelf, last uint32, r *run) {
 	if gone, ok := h.gone.get(r.above); ok && gone >= r.proof.at || r.proof.at <= h.floor || m.byHash.get(r.above) != 0 || !until.After(f.now) {
 		return
 	}
-	class, ok := m.copies.assumed(r.proof.class)
+	kind := m.copies.classes[r.proof.class]
+	class, ok := m.copies.assume(MediumDevice, kind.group, kind.hasGroup, &m.groups)
 	if !ok {
 		return
 	}
@@ -180,29 +180,13 @@ func (f *fold) assume(s *shelf, last uint32, r *run) {
 	}
 }
 
-// assumed returns the class of copies that are taken to be where those of class c are, for a limited time.
-func (s *copySet) assumed(c copyClass) (copyClass, bool) {
-	k := s.classes[c]
-	for i := range s.classes {
-		if a := &s.classes[i]; a.lapses && a.device && a.hasGroup == k.hasGroup && a.group == k.group && bytes.Equal(a.ownership, k.ownership) {
-			return copyClass(i), true
-		}
-	}
-	if len(s.classes) == maxCopyClasses {
-		return 0, false
-	}
-	k.lapses = true
-	s.classes = append(s.classes, k)
-	return copyClass(len(s.classes) - 1), true
-}
-
 // lapsing returns the class of an assumed copy on the device.
 func (s *copySet) lapsing(l *copyList) (copyClass, bool) {
 	if l.count == 0 {
 		return 0, false
 	}
 	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
-		if k := &s.classes[c]; k.lapses && k.device {
+		if k := &s.classes[c]; k.assumed && k.medium == MediumDevice {
 			return c, true
 		}
 		if n == 0 {

@@ -76,8 +76,8 @@ func New(o Options) (*Subscriber, error) {
 	}
 	s.host = net.JoinHostPort(host, port)
 	s.fold = newFold(foldOptions{
-		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, sink: observer{s}, log: o.Log,
-		hashSeed: o.HashSeed, wanted: s.witnesses.want,
+		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters,
+		hashSeed: o.HashSeed, wanted: s.witnesses.want, sink: observer{s}, log: o.Log,
 	})
 	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}
 	s.asks = pace{burst: askBurst, interval: askInterval}

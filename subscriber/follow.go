@@ -73,6 +73,8 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 			}
 		case m, ok := <-replies:
 			s.reply(asked, m, ok)
+		case <-s.witnesses.ready:
+			s.witness()
 		case <-ticker.C:
 			s.tick(asked)
 		case <-ctx.Done():
@@ -226,7 +228,18 @@ func (s *Subscriber) tick(r *replay) {
 		s.failed(replayTimeout, errSilent)
 	}
 	s.track.tick(now)
-	s.fold.tick(now)
+	s.series.healing(s.fold.tick(now))
+}
+
+// witness looks at one prompt of those that were routed to the engine, so that events do not wait for many.
+func (s *Subscriber) witness() {
+	p, ok, dropped := s.witnesses.take()
+	s.series.witnesses[witnessDropped].Add(float64(dropped))
+	if !ok {
+		return
+	}
+	s.witnesses.again()
+	s.series.healing(s.fold.witness(p, s.o.Now()))
 }
 
 // hand does what the tracker of a Subscriber decides.

@@ -63,7 +63,11 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 	if err := f.what.reading.enter(&options); err != nil {
 		return nil, err
 	}
-	return subscriber.New(options)
+	s, err := subscriber.New(options)
+	if err == nil {
+		f.sources[rank].TellPrompts(s)
+	}
+	return s, err
 }
 
 // run follows the endpoint until ctx ends, then forgets it.

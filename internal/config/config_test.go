@@ -258,6 +258,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:2: warmup: 1h0m0s is not in the range 0s to 10m0s",
 			"k.yaml:3: notice: 1h0m0s is not in the range 0s to 10m0s",
 		}},
+		{"hash seed", pool + "  hash_seed: " + strings.Repeat("9", 257) + "\n", []string{"k.yaml:5: pools[0].hash_seed: 257 bytes, at most 256"}},
 		{"second document", pool + "---\npools: []\n", []string{"a second YAML document"}},
 		{"anchor", "budget: &b 1ms\n" + pool, []string{"k.yaml:1: budget: anchors, aliases and tags are not supported here"}},
 	}

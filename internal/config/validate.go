@@ -28,6 +28,9 @@ var (
 	}
 )
 
+// maxHashSeed bounds PYTHONHASHSEED, in bytes. Python itself takes a number or "random".
+const maxHashSeed = 256
+
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
 func (d *decoder) validate(c *Config) {
 	d.listen(c)
@@ -259,6 +262,9 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
 	d.number(path+".prefill_rate", p.PrefillRate, 1, 10_000_000)
+	if n := len(p.HashSeed); n > maxHashSeed {
+		d.at(path+".hash_seed", "%d bytes, at most %d", n, maxHashSeed)
+	}
 	switch p.Mode {
 	case "on", "observe", "off":
 	default:

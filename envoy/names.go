@@ -7,7 +7,8 @@ const (
 	HeaderSecond = "x-target-endpoint-2" // second choice, same form; absent when there is none
 )
 
-// HeaderRank is the request header by which the router names the data-parallel rank of an endpoint. Engines read it.
+// HeaderRank is the request header by which vLLM takes the data-parallel rank that serves a request. A router sets it in pools whose
+// decisions choose the rank; Envoy removes it from what clients send to any pool then, and otherwise passes it on.
 const HeaderRank = "x-data-parallel-rank"
 
 // HeaderDecision is the response header that shows a decision to clients, where the configuration asks for it.

@@ -161,11 +161,9 @@ func (f *fold) connected(on bool) {
 	f.describe()
 }
 
-// history notes whether everything that the engine published is in the mirror or was taken out of it again.
-func (f *fold) history(complete bool) {
-	f.complete = complete
-	f.describe()
-}
+// history notes whether everything that the engine published is in the mirror or was taken out of it again. The sink is told with what
+// comes next.
+func (f *fold) history(complete bool) { f.complete = complete }
 
 func (f *fold) describe() {
 	if f.hushed {

@@ -15,6 +15,7 @@ const (
 	badGreeting   violation = "greeting"          // not a ZMTP 3 greeting with mechanism NULL
 	badReady      violation = "ready"             // the command after it is not a well-formed READY
 	notPublisher  violation = "not_publisher"     // READY names another socket type than PUB or XPUB
+	notRouter     violation = "not_router"        // READY of a replay socket names another socket type than ROUTER
 	badFlags      violation = "flags"             // reserved bits, or a command that claims to go on
 	bigCommand    violation = "command_size"      // above Limits.Command
 	strayCommand  violation = "command_order"     // a command between the frames of one message
@@ -30,7 +31,7 @@ const (
 // violations lists the closed set, for series that start at zero.
 func violations() []violation {
 	return []violation{
-		badGreeting, badReady, notPublisher, badFlags, bigCommand, strayCommand, bigFrame, bigMessage, manyFrames,
+		badGreeting, badReady, notPublisher, notRouter, badFlags, bigCommand, strayCommand, bigFrame, bigMessage, manyFrames,
 		slowHandshake, stalledPeer, tooManyPeers, secondPeer,
 	}
 }
@@ -57,6 +58,7 @@ const (
 // It is a pure core: bytes in, verdict out. After a violation it must not be used again.
 type guard struct {
 	limits Limits
+	role   role
 
 	phase phase
 	body  int  // bytes of the current frame's body that have not passed yet
@@ -99,7 +101,7 @@ func (g *guard) pass(p []byte) (n, alloc int, err error) {
 		if len(p) < h.length+h.body {
 			return 0, -1, nil
 		}
-		if err := checkReady(p[h.length : h.length+h.body]); err != nil {
+		if err := checkReady(p[h.length:h.length+h.body], g.role); err != nil {
 			return 0, -1, err
 		}
 		g.phase = inTraffic
@@ -202,7 +204,7 @@ func passGreeting(p []byte) (int, error) {
 //
 // The socket type must be spelt "Socket-Type", as every implementation does, and occur once: zmq4 folds some spellings
 // into one and panics on a type that it does not know.
-func checkReady(body []byte) error {
+func checkReady(body []byte, as role) error {
 	const name = "\x05READY"
 	if !bytes.HasPrefix(body, []byte(name)) {
 		return badReady
@@ -227,11 +229,22 @@ func checkReady(body []byte) error {
 		}
 		p = p[size:]
 	}
-	if socket != "PUB" && socket != "XPUB" {
+	switch {
+	case as == asker && socket != "ROUTER":
+		return notRouter
+	case as == listens && socket != "PUB" && socket != "XPUB":
 		return notPublisher
 	}
 	return nil
 }
+
+// role says what we are to a peer, which decides on the socket type that the peer must have.
+type role uint8
+
+const (
+	listens role = iota // SUB, of a PUB
+	asker               // DEALER, of a ROUTER
+)
 
 // propertyName reports whether s consists of ZMTP name characters: ALPHA, DIGIT, "-", "_", ".", "+".
 func propertyName(s string) bool {
@@ -252,15 +265,21 @@ var errMessageShape = errors.New("message is not topic, 8-byte sequence, payload
 // parseMessage splits a live message. Engines send exactly three frames, topic, sequence and payload; it is read from the tail and
 // the topic is not looked at, so a relay that adds frames in front does no harm.
 func parseMessage(frames [][]byte) (seq uint64, payload []byte, err error) {
+	seq, payload, err = parseReply(frames)
+	if err == nil && seq == endOfReplay {
+		return 0, nil, errMessageShape
+	}
+	return seq, payload, err
+}
+
+// parseReply splits a reply of a replay socket, whose sequence is endOfReplay at the end. Before the sequence stand an empty frame
+// and, from vLLM 0.26 and SGLang 0.5.22 on, the topic.
+func parseReply(frames [][]byte) (seq uint64, payload []byte, err error) {
 	n := len(frames)
 	if n < 2 || len(frames[n-2]) != 8 {
 		return 0, nil, errMessageShape
 	}
-	seq = binary.BigEndian.Uint64(frames[n-2])
-	if seq == endOfReplay {
-		return 0, nil, errMessageShape
-	}
-	return seq, frames[n-1], nil
+	return binary.BigEndian.Uint64(frames[n-2]), frames[n-1], nil
 }
 
 // endOfReplay is the sequence number with which engines mark the end of a replay. No batch has it.

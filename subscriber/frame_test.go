@@ -170,7 +170,7 @@ func (c *chunks) SetWriteDeadline(time.Time) error { return nil }
 
 // through sends a stream through a guarded connection, read in pieces of the given size, and returns what comes out.
 func through(stream, sizes []byte, read int, l Limits) ([]byte, violation) {
-	c := newConn(&chunks{stream: stream, sizes: sizes}, l)
+	c := newConn(&chunks{stream: stream, sizes: sizes}, listens, l)
 	var out []byte
 	p := make([]byte, read)
 	for {

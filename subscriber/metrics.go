@@ -14,6 +14,9 @@ type Metrics struct {
 	events      *prometheus.CounterVec // by type
 	dropped     *prometheus.CounterVec // by reason
 	resets      *prometheus.CounterVec // by cause
+	gaps        *prometheus.CounterVec // by outcome
+	replays     *prometheus.CounterVec // by outcome
+	replayed    *prometheus.CounterVec
 	connections *prometheus.CounterVec
 	refused     *prometheus.CounterVec // by reason
 	lag         *prometheus.HistogramVec
@@ -41,9 +44,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		events:      counter("events_total", "KV-cache events received, by type.", "type"),
 		dropped:     counter("dropped_blocks_total", "Blocks in events that were not mirrored, by reason.", "reason"),
 		resets:      counter("resets_total", "Times that what was known of the engine's cache was forgotten, by cause.", "cause"),
+		gaps:        counter("gaps_total", "Gaps in the numbers of event batches, by outcome.", "outcome"),
+		replays:     counter("replays_total", "Replays of missed batches asked of the engine, by outcome; empty: there was nothing to replay.", "outcome"),
+		replayed:    counter("replayed_batches_total", "Event batches applied from replays."),
 		connections: counter("connections_total", "Connections with an engine established."),
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
-		connected:   gauge("connected", "1 while an engine is connected, else 0."),
+		connected:   gauge("connected", "1 while an engine is connected and what it published before is not being replayed, else 0."),
 		blocks:      gauge("blocks", "Blocks in the mirror of the engine's cache."),
 		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown."),
 		problem:     gauge("problem", "1 for the engine's current problem, by name; no series without one.", "problem"),
@@ -69,7 +75,7 @@ type vec interface {
 
 func (m *Metrics) vecs() []vec {
 	return []vec{
-		m.batches, m.events, m.dropped, m.resets, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem,
+		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem,
 	}
 }
 
@@ -80,6 +86,9 @@ type series struct {
 	pool, endpoint, rank string
 
 	batches, connections       prometheus.Counter
+	replayed                   prometheus.Counter
+	replays                    map[outcome]prometheus.Counter
+	repaired, unrepaired       prometheus.Counter
 	events                     [eventKinds]prometheus.Counter
 	dropped                    [drops]prometheus.Counter
 	refused                    map[violation]prometheus.Counter
@@ -94,6 +103,10 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 		m: m, pool: pool, endpoint: endpoint, rank: rank,
 		batches:     m.batches.WithLabelValues(pool, endpoint, rank),
 		connections: m.connections.WithLabelValues(pool, endpoint, rank),
+		replayed:    m.replayed.WithLabelValues(pool, endpoint, rank),
+		replays:     make(map[outcome]prometheus.Counter),
+		repaired:    m.gaps.WithLabelValues(pool, endpoint, rank, "repaired"),
+		unrepaired:  m.gaps.WithLabelValues(pool, endpoint, rank, "reset"),
 		refused:     make(map[violation]prometheus.Counter),
 		lag:         m.lag.WithLabelValues(pool, endpoint, rank),
 		connected:   m.connected.WithLabelValues(pool, endpoint, rank),
@@ -108,8 +121,11 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 			s.dropped[d] = m.dropped.WithLabelValues(pool, endpoint, rank, drop(d).String())
 		}
 	}
-	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
+	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseLost, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
 		m.resets.WithLabelValues(pool, endpoint, rank, string(c))
+	}
+	for _, o := range outcomes() {
+		s.replays[o] = m.replays.WithLabelValues(pool, endpoint, rank, string(o))
 	}
 	for _, v := range violations() {
 		s.refused[v] = m.refused.WithLabelValues(pool, endpoint, rank, string(v))
@@ -117,8 +133,8 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 	return s
 }
 
-// batch records one batch that was folded by now.
-func (s *series) batch(st foldStats, now time.Time) {
+// batch records one batch that was folded by now. Of a replayed one the lag says nothing.
+func (s *series) batch(st foldStats, now time.Time, replayed bool) {
 	for k, n := range st.events {
 		if n > 0 {
 			s.events[k].Add(float64(n))
@@ -129,7 +145,7 @@ func (s *series) batch(st foldStats, now time.Time) {
 			s.dropped[d].Add(float64(n))
 		}
 	}
-	if !st.published.IsZero() {
+	if !st.published.IsZero() && !replayed {
 		s.lag.Observe(max(0, now.Sub(st.published).Seconds())) // clocks of two hosts differ
 	}
 	s.blocks.Set(float64(st.blocks))

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/go-zeromq/zmq4"
 )
 
 // Subscriber follows the KV-cache events of one engine. New makes one.
@@ -22,11 +20,12 @@ type Subscriber struct {
 
 	// Of the goroutine in Run.
 	series *series
-	seq    sequence
+	track  tracker
+	asks   pace // of replays
 	// heard says that the fold had a batch since its last reset: it may hold blocks, and it knows things of the engine
 	// that need not hold for another one. announced says that the Sink had a block since its last Reset.
 	heard, announced bool
-	restored         position
+	restored         position // where the mirror is when Run begins
 
 	linesMu sync.Mutex
 	lines   map[string]*pace // log lines a peer can provoke, by text
@@ -42,7 +41,8 @@ type folder interface {
 	connected(yes bool)
 	// quiet holds back what the Sink would hear, all but a Reset, until it is ended; then it is told the net change.
 	quiet(on bool)
-	// history tells the Sink whether everything that the engine published was applied. A reset makes it false.
+	// history says whether everything that the engine published was applied, which the Sink is told with the next call. A reset
+	// makes it false.
 	history(complete bool)
 	// tick is called about once a second while Run lasts. It lets go of what is kept for a time.
 	tick(now time.Time)
@@ -72,6 +72,8 @@ func New(o Options) (*Subscriber, error) {
 	}
 	s.host = net.JoinHostPort(host, port)
 	s.fold = newFold(foldOptions{pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, sink: observer{s}, log: o.Log})
+	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}
+	s.asks = pace{burst: askBurst, interval: askInterval}
 	s.o.Log = o.Log.With("pool", o.Pool, "endpoint", o.Endpoint)
 	return s, nil
 }
@@ -91,121 +93,46 @@ func (s *Subscriber) Addr() string {
 func (s *Subscriber) Run(ctx context.Context) error {
 	s.series = s.o.Metrics.series(s.o.Pool, s.o.Endpoint, s.o.Rank)
 	defer s.series.delete()
-	open := func(ctx context.Context, c net.Conn) (*session, error) { return open(ctx, c, s.o.Topic, s.o.Limits) }
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	from, err := s.connector(ctx, &wg)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	}
+	defer s.addr.Store(nil)
+	s.follow(ctx, from, &wg)
+	return nil
+}
 
-	var from connector
+// connector begins to dial or to listen. Its goroutines end with ctx and are counted in wg.
+func (s *Subscriber) connector(ctx context.Context, wg *sync.WaitGroup) (connector, error) {
+	open := func(ctx context.Context, c net.Conn) (*session, error) { return open(ctx, c, s.o.Topic, s.o.Limits) }
 	if s.o.Dial != "" {
-		from = &dialer{
+		return &dialer{
 			addr:    s.host,
 			dial:    (&net.Dialer{KeepAliveConfig: keepAlive()}).DialContext,
 			open:    open,
 			tried:   func(err error) { s.refused("no connection with the engine", s.o.Dial, err) },
 			backoff: newBackoff(s.o.BackoffMin, s.o.BackoffMax),
-		}
-	} else {
-		ln, err := (&net.ListenConfig{KeepAliveConfig: keepAlive()}).Listen(ctx, "tcp", s.host)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("listen for the engine of %s: %w", s.o.Endpoint, err)
-		}
-		addr := "tcp://" + ln.Addr().String()
-		s.addr.Store(&addr)
-		defer s.addr.Store(nil)
-		l := newListener(ln)
-		l.open = open
-		l.refused = func(peer net.Addr, err error) {
-			s.refused("connection refused", peer.String(), err)
-		}
-		var accepting sync.WaitGroup
-		accepting.Go(func() { l.run(ctx) })
-		defer accepting.Wait()
-		from = l
-		s.o.Log.Info("waiting for the engine", "listen", addr)
+		}, nil
 	}
-	for {
-		c, err := from.next(ctx)
-		if err != nil {
-			return nil
-		}
-		s.consume(ctx, c)
-	}
-}
-
-// restore says that the fold's mirror is at p: it was filled from what an earlier process of ours kept. It must be called before the first
-// connection, from Run's goroutine or before Run. The Sink hears nothing of that mirror until a replay has proven that the
-// engine is the same process still; what is not proven within Options.Keep is forgotten.
-func (s *Subscriber) restore(p position) { s.restored = p }
-
-// position returns how far the mirror is. It is for Run's goroutine.
-func (s *Subscriber) position() position { return s.restored }
-
-// consume applies the messages of one connection until it ends.
-func (s *Subscriber) consume(ctx context.Context, c *session) {
-	peer := c.conn.RemoteAddr().String()
-	s.line(slog.LevelInfo, "engine connected", "peer", peer)
-	s.series.connections.Inc()
-	s.fold.connected(true)
-	s.seq = sequence{}
-
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.end(errStopped) })
-	var why error
-	for why == nil {
-		var m zmq4.Msg
-		if m, why = c.recv(); why == nil && ctx.Err() == nil {
-			s.message(c, m)
-			c.release(m)
-		}
-	}
-	stop()
-	c.close(why, true)
-
-	s.fold.connected(false)
-	s.reset(CauseDisconnect)
-	var v violation
-	switch {
-	case errors.Is(why, errStopped):
-	case errors.As(why, &v):
-		s.refused("connection with the engine ended", peer, why)
-	default:
-		s.line(slog.LevelInfo, "engine disconnected", "peer", peer, "reason", why)
-	}
-}
-
-// message applies one message.
-func (s *Subscriber) message(c *session, m zmq4.Msg) {
-	if m.Type == zmq4.CmdMsg {
-		// A publisher with heartbeats on drops a peer that does not answer; zmq4 leaves that to its user.
-		if len(m.Frames) == 1 {
-			if answer, ok := pong(m.Frames[0]); ok {
-				_, _ = c.conn.Write(answer) // an error ends the connection
-			}
-		}
-		return
-	}
-	s.series.batches.Inc()
-	seq, payload, err := parseMessage(m.Frames)
+	ln, err := (&net.ListenConfig{KeepAliveConfig: keepAlive()}).Listen(ctx, "tcp", s.host)
 	if err != nil {
-		s.seq = sequence{} // its number is unknown
-		s.reset(CauseUnreadable)
-		s.line(slog.LevelWarn, "message unreadable", "error", err)
-		return
+		return nil, fmt.Errorf("listen for the engine of %s: %w", s.o.Endpoint, err)
 	}
-	switch s.seq.observe(seq) {
-	case gap:
-		s.reset(CauseGap)
-	case backwards:
-		s.reset(CauseBackwards)
+	addr := "tcp://" + ln.Addr().String()
+	s.addr.Store(&addr)
+	l := newListener(ln)
+	l.open = open
+	l.refused = func(peer net.Addr, err error) {
+		s.refused("connection refused", peer.String(), err)
 	}
-	s.heard = true
-	st, err := s.fold.fold(payload, s.o.Now())
-	if err != nil {
-		s.reset(CauseUnreadable)
-		s.line(slog.LevelWarn, "batch unreadable", "seq", seq, "error", err)
-		return
-	}
-	s.series.batch(st, s.o.Now())
+	wg.Go(func() { l.run(ctx) })
+	s.o.Log.Info("waiting for the engine", "listen", addr)
+	return l, nil
 }
 
 // reset forgets all that is known of the engine, if there is anything.

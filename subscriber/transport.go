@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -67,11 +68,11 @@ type conn struct {
 	closeErr error
 }
 
-func newConn(c net.Conn, limits Limits) *conn {
+func newConn(c net.Conn, as role, limits Limits) *conn {
 	g := &conn{
 		Conn:   c,
 		limits: limits,
-		guard:  guard{limits: limits},
+		guard:  guard{limits: limits, role: as},
 		buf:    make([]byte, max(readBuffer, longHeader+limits.Command)),
 		timed:  -1,
 	}
@@ -226,36 +227,87 @@ func (c *conn) over() bool {
 	return c.ended
 }
 
-// session is one connection's life: a connection past its handshake and the zmq4 SUB socket that has it and no other.
+// session is one connection's life: a connection past its handshake and the zmq4 socket that has it and no other.
 type session struct {
 	conn *conn
 	sock zmq4.Socket
 }
 
-// open performs the ZMTP handshake as a subscriber to topic on c, which it owns from then on. It takes at most
+// open performs the ZMTP handshake as a subscriber to topic on nc, which it owns from then on. It takes at most
 // Limits.Handshake and ends at once with ctx.
 func open(ctx context.Context, nc net.Conn, topic string, limits Limits) (*session, error) {
-	c := newConn(nc, limits)
+	return handshake(ctx, newConn(nc, listens, limits), func(life context.Context, o ...zmq4.Option) (zmq4.Socket, error) {
+		sock := zmq4.NewSub(life, o...)
+		return sock, sock.SetOption(zmq4.OptionSubscribe, topic)
+	})
+}
+
+// openAsker is open for a replay socket.
+func openAsker(ctx context.Context, nc net.Conn, limits Limits) (*session, error) {
+	return handshake(ctx, newConn(nc, asker, limits), func(life context.Context, o ...zmq4.Option) (zmq4.Socket, error) {
+		return zmq4.NewDealer(life, o...), nil
+	})
+}
+
+func handshake(ctx context.Context, c *conn, socket func(context.Context, ...zmq4.Option) (zmq4.Socket, error)) (*session, error) {
 	defer context.AfterFunc(ctx, func() { _ = c.end(context.Cause(ctx)) })()
-	if err := c.SetReadDeadline(time.Now().Add(limits.Handshake)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(c.limits.Handshake)); err != nil {
 		return nil, c.end(err)
 	}
 	// The socket's life ends by close alone: were its context to end first, zmq4's reader could hang in its full queue.
 	life := context.WithValue(context.WithoutCancel(ctx), connKey{}, c)
-	s := &session{conn: c, sock: zmq4.NewSub(life,
+	sock, err := socket(life,
 		zmq4.WithLogger(log.New(io.Discard, "", 0)),
 		zmq4.WithDialerMaxRetries(0),
-		zmq4.WithTimeout(limits.Write))}
-	err := s.sock.SetOption(zmq4.OptionSubscribe, topic)
+		zmq4.WithTimeout(c.limits.Write))
 	if err == nil {
-		err = s.sock.Dial(scheme + "://peer")
+		err = sock.Dial(scheme + "://peer")
 	}
 	if err != nil {
 		err = c.end(err)
-		_ = s.sock.Close()
+		_ = sock.Close()
 		return nil, fmt.Errorf("handshake with %s: %w", c.RemoteAddr(), err)
 	}
-	return s, nil
+	return &session{conn: c, sock: sock}, nil
+}
+
+// ask asks a replay socket for the batches from a number on.
+func (s *session) ask(from uint64) error {
+	err := s.sock.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, from)))
+	if err != nil {
+		return s.conn.end(err)
+	}
+	return nil
+}
+
+// received bounds the messages between a connection and Run's goroutine, beside Limits.Buffered.
+const received = 64
+
+// pump hands out messages until the session is over or stop is closed, then closes it and says why.
+func (s *session) pump(out chan<- zmq4.Msg, stop <-chan struct{}) error {
+	for {
+		m, err := s.recv()
+		if err != nil {
+			s.close(err, true)
+			return err
+		}
+		select {
+		case out <- m:
+		case <-stop:
+			s.close(errStopped, false)
+			return errStopped
+		}
+	}
+}
+
+// command takes a ZMTP command.
+func (s *session) command(m zmq4.Msg) {
+	// A peer with heartbeats on drops one that does not answer; zmq4 leaves that to its user.
+	if len(m.Frames) == 1 {
+		if answer, ok := pong(m.Frames[0]); ok {
+			_, _ = s.conn.Write(answer) // an error ends the connection
+		}
+	}
 }
 
 // recv returns the next message. After an error the session is over; the error is the first reason.

@@ -145,6 +145,9 @@ func TestRecordedStreamsOverZeroMQ(t *testing.T) {
 		case last >= 0 && seq > last+1:
 			oracle.reset(CauseGap)
 		}
+		if seq == 0 {
+			oracle.history(true)
+		}
 		last = seq
 		if _, err := oracle.fold(m.payload(t), time.Time{}); err != nil {
 			t.Fatal(err)

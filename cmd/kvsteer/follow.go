@@ -67,7 +67,7 @@ func newFollowers(r *router.Router, m *subscriber.Metrics, log *slog.Logger, all
 }
 
 func (f *followers) make(what followed) (*follower, error) {
-	source, err := f.router.Source(what.pool, what.endpoint)
+	source, err := f.router.Source(what.pool, what.endpoint, 0)
 	if err != nil {
 		return nil, err
 	}

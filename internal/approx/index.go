@@ -74,7 +74,7 @@ func New(o Options) (*Index, error) {
 	return x, nil
 }
 
-// Endpoint enters an endpoint, which has been sent nothing. Close ends it.
+// Endpoint enters an endpoint, or one of its ranks, which has been sent nothing. Close ends it.
 func (x *Index) Endpoint(pool, address string) *Endpoint {
 	e := &Endpoint{index: x, pool: pool, address: address}
 	x.mu.Lock()

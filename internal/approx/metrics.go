@@ -82,7 +82,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		walking = 1
 	}
 	gauge(c.sound, walking)
+	blocks := map[[2]string]int{} // by pool and address, at which there may be several
 	for _, e := range x.all() {
-		gauge(c.blocks, float64(e.Blocks()), e.pool, e.address)
+		blocks[[2]string{e.pool, e.address}] += e.Blocks()
+	}
+	for at, n := range blocks {
+		gauge(c.blocks, float64(n), at[0], at[1])
 	}
 }

@@ -98,7 +98,7 @@ type Tokenize struct {
 // Index bounds the block index.
 type Index struct {
 	MaxBlocks    int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched. Range: 1000 to 1000000000."`
-	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, also after the configuration has changed under a running router; 0 = 64 more than at the start. Range: 0 to 10000."`
+	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, each data-parallel rank counted, also after the configuration has changed under a running router; 0 = 64 more than at the start. Range: 0 to 10000."`
 }
 
 // Probe is the health check of endpoints.
@@ -112,19 +112,20 @@ type Pool struct {
 	Models      []string    `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
 	Adapters    []string    `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
 	MaxModelLen int         `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
-	PrefillRate int         `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
+	PrefillRate int         `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint, or of one data-parallel rank of it, in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
 	APIKeyFile  string      `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, sent as Authorization: Bearer."`
 	Mode        string      `yaml:"mode" default:"on" doc:"on: decisions are obeyed. observe: they are made and counted, and Envoy is told nothing. off: nothing is decided."`
 	Percent     int         `yaml:"percent" default:"100" doc:"In mode on, the share of requests that are steered, in percent; the others are only observed. Range: 0 to 100."`
 	Approximate Approximate `yaml:"approximate"`
 	Match       Match       `yaml:"match"`
 	Fallback    Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
+	PinRank     bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
 	Endpoints   []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }
 
 // Approximate is how prompts are matched by their text against the router's own past decisions, where exact matching is not possible.
 type Approximate struct {
-	CacheTokens int      `yaml:"cache_tokens" default:"400000" doc:"KV cache of one endpoint in tokens, as engines log it at their start: what was sent there longer ago than that many tokens is taken to be gone. 0 = no approximate matching. Range: 0 to 100000000."`
+	CacheTokens int      `yaml:"cache_tokens" default:"400000" doc:"KV cache of one endpoint, or of one data-parallel rank of it, in tokens, as engines log it at their start: what was sent there longer ago than that many tokens is taken to be gone. 0 = no approximate matching. Range: 0 to 100000000."`
 	Lifetime    Duration `yaml:"lifetime" default:"1h" doc:"Longest time that a prompt is taken to stay in an endpoint's cache without being used. Range: 1s to 24h."`
 }
 
@@ -167,6 +168,7 @@ type Events struct {
 	Listen string `yaml:"listen" doc:"tcp://ip:port that the router binds, on loopback, for an engine that connects to it."`
 	Dial   string `yaml:"dial" doc:"tcp://ip:port that the engine binds. Such an engine publishes the token ids of every prompt to whoever reaches the port."`
 	Topic  string `yaml:"topic" doc:"Only messages whose topic starts with this text."`
+	Ranks  int    `yaml:"ranks" default:"1" doc:"Data-parallel ranks of the endpoint. Each publishes at a port of its own: that of listen or dial plus the rank, or what the engine says in /kv_event_sources. Range: 1 to 64."`
 }
 
 // None reports whether no event source is configured: nothing is known of the endpoint but what it was sent.

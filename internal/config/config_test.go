@@ -38,9 +38,9 @@ func TestParseFillsDefaults(t *testing.T) {
 		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, PrefillRate: 8000, Mode: "on", Percent: 100, Fallback: Fallback{To: "endpoints"},
 		Approximate: Approximate{CacheTokens: 400_000, Lifetime: Duration(time.Hour)},
 		Endpoints: []Endpoint{
-			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557"}},
-			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv"}},
-			{Address: "[fd00::1]:8000"},
+			{Address: "10.0.0.11:8000", Events: Events{Listen: "tcp://127.0.0.1:5557", Ranks: 1}},
+			{Address: "10.0.0.12:8000", Events: Events{Dial: "tcp://10.0.0.12:5557", Topic: "kv", Ranks: 1}},
+			{Address: "[fd00::1]:8000", Events: Events{Ranks: 1}},
 		},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -160,6 +160,33 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			`k.yaml:6: pools[0].endpoints[0].events.listen: "tcp://0.0.0.0:1" is not tcp://ip:port on loopback`,
 			"k.yaml:8: pools[0].endpoints[1].events: listen and dial exclude each other",
 			"k.yaml:10: pools[0].endpoints[2].events.topic: a topic without listen or dial has no effect",
+		}},
+		{"ranks out of range", pool[:len(pool)-len(endpoint)] + "  endpoints:\n  - address: 10.0.0.1:80\n    events: {dial: \"tcp://10.0.0.1:5557\", ranks: 0}\n" +
+			"  - address: 10.0.0.2:80\n    events: {ranks: 65}\n", []string{
+			"k.yaml:6: pools[0].endpoints[0].events.ranks: 0 is not in the range 1 to 64",
+			"k.yaml:8: pools[0].endpoints[1].events.ranks: 65 is not in the range 1 to 64",
+		}},
+		{"ranks whose ports meet", "listen: 127.0.0.1:7003\n" + pool[:len(pool)-len(endpoint)] + "  endpoints:\n" +
+			"  - {address: \"10.0.0.1:80\", events: {dial: \"tcp://10.0.0.9:5557\", ranks: 4}}\n" +
+			"  - {address: \"10.0.0.2:80\", events: {dial: \"tcp://10.0.0.9:5560\"}}\n" +
+			"  - {address: \"10.0.0.3:80\", events: {dial: \"tcp://10.0.0.9:5554\", ranks: 4}}\n" +
+			"  - {address: \"10.0.0.4:80\", events: {dial: \"tcp://10.0.0.8:65534\", ranks: 3}}\n" +
+			"  - {address: \"10.0.0.5:80\", events: {listen: \"tcp://127.0.0.1:7000\", ranks: 4}}\n", []string{
+			`k.yaml:7: pools[0].endpoints[1].events.dial: "10.0.0.9:5560" stands at pools[0].endpoints[0].events.dial already`,
+			`k.yaml:8: pools[0].endpoints[2].events.dial: "10.0.0.9:5557", where rank 3 is, stands at pools[0].endpoints[0].events.dial already: each rank takes the next port`,
+			`k.yaml:9: pools[0].endpoints[3].events.dial: rank 2 would be at port 65536, and ports end at 65535`,
+			`k.yaml:10: pools[0].endpoints[4].events.listen: "127.0.0.1:7003", where rank 3 is, stands at listen already: each rank takes the next port`,
+		}},
+		{"pinned without ranks", pool + "  pin_rank: true\n  fallback: {cluster: others}\n", []string{
+			"k.yaml:4: pools[0].endpoints[0].events.ranks: 1: pin_rank needs at least 2 ranks at each endpoint of the pool",
+			"k.yaml:5: pools[0].pin_rank: excludes fallback: {cluster: others}",
+		}},
+		{"pinned with different ranks", pool[:len(pool)-len(endpoint)] + "  pin_rank: true\n  endpoints:\n" +
+			"  - {address: \"10.0.0.1:80\", events: {ranks: 2}}\n  - {address: \"10.0.0.2:80\", events: {ranks: 4}}\n", []string{
+			"k.yaml:7: pools[0].endpoints[1].events.ranks: 4 is not the 2 of the pool's first endpoint",
+		}},
+		{"more ranks than the index takes", "index: {max_endpoints: 7}\n" + pool[:len(pool)-len(endpoint)] + "  endpoints: [{address: \"10.0.0.1:80\", events: {ranks: 8}}]\n", []string{
+			"k.yaml:1: index.max_endpoints: 7 is below the 8 endpoints of all pools, each of their ranks counted",
 		}},
 		{"match", pool + "  match: {path_prefix: chat, header: {name: x-pool}}\n", []string{
 			`k.yaml:5: pools[0].match.path_prefix: "chat" is not a path such as /chat`,
@@ -284,4 +311,24 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestEventsOfARank(t *testing.T) {
+	tests := []struct {
+		events Events
+		rank   int
+		want   Events
+	}{
+		{Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}, 0, Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}},
+		{Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}, 1, Events{Dial: "tcp://10.0.0.1:5558", Topic: "kv", Ranks: 2}},
+		{Events{Dial: "tcp://[fd00::1]:5557", Ranks: 8}, 7, Events{Dial: "tcp://[fd00::1]:5564", Ranks: 8}},
+		{Events{Listen: "tcp://127.0.0.1:5557", Ranks: 2}, 1, Events{Listen: "tcp://127.0.0.1:5558", Ranks: 2}},
+		{Events{Listen: "tcp://127.0.0.1:0", Ranks: 2}, 1, Events{Listen: "tcp://127.0.0.1:0", Ranks: 2}},
+		{Events{Ranks: 2}, 1, Events{Ranks: 2}},
+	}
+	for _, tt := range tests {
+		if got := tt.events.Of(tt.rank); got != tt.want {
+			t.Errorf("rank %d of %+v: %+v, want %+v", tt.rank, tt.events, got, tt.want)
+		}
+	}
 }

@@ -40,8 +40,8 @@ func (d *decoder) validate(c *Config) {
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
-	if n := c.Endpoints(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
-		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools", c.Index.MaxEndpoints, n)
+	if n := c.Ranks(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
+		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools, each of their ranks counted", c.Index.MaxEndpoints, n)
 	}
 	d.ports(c)
 }
@@ -51,7 +51,7 @@ func (d *decoder) validate(c *Config) {
 func (d *decoder) ports(c *Config) {
 	u := uniques{d: d}
 	bind := func(used map[string]string, path, value string) {
-		if addr, err := netip.ParseAddrPort(strings.TrimPrefix(value, "tcp://")); err == nil && addr.Port() != 0 {
+		if addr, err := netip.ParseAddrPort(value); err == nil && addr.Port() != 0 {
 			u.claim(used, path, addr.String())
 		}
 	}
@@ -67,7 +67,9 @@ func (d *decoder) ports(c *Config) {
 	pair(router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
 	for i, p := range c.Pools {
 		for j, e := range p.Endpoints {
-			bind(router, fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), e.Events.Listen)
+			if addr, err := tcp(e.Events.Listen); err == nil {
+				d.rankPorts(fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), addr, e.Events.Ranks, router)
+			}
 		}
 	}
 	pair(proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
@@ -245,9 +247,13 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 		d.at(path+".endpoints", "at least one endpoint is needed")
 	}
 	for j := range p.Endpoints {
-		d.endpoint(fmt.Sprintf("%s.endpoints[%d]", path, j), &p.Endpoints[j], u)
+		d.endpoint(at(path, j), &p.Endpoints[j], u)
 	}
+	d.ranks(path, p)
 }
+
+// at is the path of one endpoint of a pool.
+func at(pool string, endpoint int) string { return fmt.Sprintf("%s.endpoints[%d]", pool, endpoint) }
 
 func (d *decoder) served(path string, names []string, u *uniques) {
 	for i, name := range names {
@@ -283,7 +289,7 @@ func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
 		if err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() {
 			d.at(path+".events.dial", "%q is not tcp://ip:port of one host", e.Events.Dial)
 		} else {
-			u.claim(u.events, path+".events.dial", e.Events.Dial)
+			d.rankPorts(path+".events.dial", addr, e.Events.Ranks, u.events)
 		}
 	case e.Events.Topic != "":
 		d.at(path+".events.topic", "a topic without listen or dial has no effect")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,13 +16,16 @@ type Config struct {
 	Models      []string // served names of the base weights, the first is canonical; at least one
 	Adapters    []string // served names of adapters on these weights
 	MaxModelLen int      // prompt and answer in tokens that the engines accept; 0 means not known
-	PrefillRate float64  // estimated prefill speed of one endpoint in tokens per second; 0 means not known
+	PrefillRate float64  // estimated prefill speed of one rank of an endpoint in tokens per second; 0 means not known
 	Mode        string   // what becomes of decisions: "on" (also ""), "observe" or "off"
 	Unsteered   int      // in mode on, the percentage of requests that is left to Envoy: 0 to 100
 	Match       Match    // what Envoy knows about a request of this pool without its body
 	Endpoints   []string // ip:port, unique among all pools
 
-	CacheTokens   int           // an endpoint's KV cache in tokens, for matching by text; 0 switches that off
+	Ranks   map[string]int // data-parallel ranks of those of Endpoints that have more than one
+	PinRank bool           // decisions choose a rank of an endpoint; all endpoints have the same number then, and more than one
+
+	CacheTokens   int           // KV cache of one rank of an endpoint in tokens, for matching by text; 0 switches that off
 	CacheLifetime time.Duration // how long a prompt plausibly stays in it unused
 	Draining      []string      // those of Endpoints that get no more requests
 
@@ -137,6 +141,7 @@ func validate(pools []Config) error {
 			}
 			addresses[addr] = c.Name
 		}
+		c.validateRanks(key, bad)
 		for _, text := range c.Draining {
 			if addr, err := parseAddress(text); err != nil || addresses[addr] != c.Name {
 				bad("%s.endpoints: %q is to drain, and is no endpoint of the pool", key, text)
@@ -145,6 +150,28 @@ func validate(pools []Config) error {
 	}
 	return errors.Join(errs...)
 }
+
+// maxRanks bounds the data-parallel ranks of one endpoint.
+const maxRanks = 64
+
+func (c Config) validateRanks(key string, bad func(format string, args ...any)) {
+	for text, n := range c.Ranks {
+		if n < 1 || n > maxRanks {
+			bad("%s.endpoints: %q has %d ranks, want 1 to %d", key, text, n, maxRanks)
+		}
+		if !slices.Contains(c.Endpoints, text) {
+			bad("%s.endpoints: %q has ranks, and is no endpoint of the pool", key, text)
+		}
+	}
+	for i, text := range c.Endpoints {
+		if n := c.ranks(i); c.PinRank && (n < 2 || n != c.ranks(0)) {
+			bad("%s.pin_rank: endpoint %q has %d ranks, want more than one, and the same number everywhere", key, text, n)
+		}
+	}
+}
+
+// ranks is the number of ranks of Endpoints[i].
+func (c Config) ranks(i int) int { return max(1, c.Ranks[c.Endpoints[i]]) }
 
 // parseAddress returns the canonical ip:port. Envoy's ORIGINAL_DST clusters take an IP address and port, never a name.
 func parseAddress(text string) (string, error) {

@@ -238,10 +238,10 @@ func (p *Pool) told() *found { return p.found.Load() }
 // MaxModelLen is the configured length of prompt and answer in tokens, 0 when not known.
 func (p *Pool) MaxModelLen() int { return p.config.MaxModelLen }
 
-// PrefillRate is the estimated prefill speed of one endpoint in prompt tokens per second, 0 when not known.
+// PrefillRate is the estimated prefill speed of one rank of an endpoint in prompt tokens per second, 0 when not known.
 func (p *Pool) PrefillRate() float64 { return p.config.PrefillRate }
 
-// Cache is what an endpoint's KV cache plausibly keeps: so many tokens, each for so long without being used. No tokens: prompts are not matched
+// Cache is what the KV cache of one rank of an endpoint plausibly keeps: so many tokens, each for so long without being used. No tokens: prompts are not matched
 // by their text.
 func (p *Pool) Cache() (tokens int, lifetime time.Duration) {
 	return p.config.CacheTokens, p.config.CacheLifetime
@@ -255,3 +255,9 @@ func (p *Pool) Unsteered() int { return p.config.Unsteered }
 
 // Endpoints returns the pool's endpoints, healthy or not, in the order of the configuration. The slice must not be changed.
 func (p *Pool) Endpoints() []*Endpoint { return p.endpoints }
+
+// Ranks is the number of data-parallel ranks of Endpoints()[i]: engines behind one address, each with a cache of its own.
+func (p *Pool) Ranks(i int) int { return p.config.ranks(i) }
+
+// PinRank says that decisions choose a rank of an endpoint, and not only the endpoint.
+func (p *Pool) PinRank() bool { return p.config.PinRank }

@@ -61,7 +61,8 @@ func (r *Router) recall(sc *scratch, f *fleet, req *openai.Request, prompt, long
 		r.texts.Match(sc.text.Keys[:sc.text.Reusable()], sc.slots, sc.held)
 	}
 	for k, i := range sc.at {
-		n := int(float64(sc.text.Covered(int(sc.held[k].Any))) / perToken)
+		// Of several ranks one was sent the prompt, and the engine may choose any.
+		n := int(float64(sc.text.Covered(int(sc.held[k].Any))) / perToken / float64(len(sc.candidates[i].target.ranks)))
 		n = max(0, min(n, prompt-1)) // the engine computes the last token
 		sc.standings[i].device, sc.standings[i].any = n, n
 		held = held || n > 0
@@ -88,11 +89,13 @@ func (r *Router) learn(sc *scratch, f *fleet, adapter string, req *openai.Reques
 		f.ratio.learn(sc.text.Bytes, d.Prompt)
 	}
 	c := &sc.candidates[first]
-	c.target.sent.Learn(sc.text.Keys, c.life, f.textLimits(), watch.last)
+	limits := f.textLimits()
+	limits.Blocks *= len(c.target.ranks)
+	c.target.sent.Learn(sc.text.Keys, c.life, limits, watch.last)
 	watch.lap(stageLearn)
 }
 
-// textLimits are the pool's limits in text blocks; no blocks when it does not match by text.
+// textLimits are the pool's limits for one rank in text blocks; no blocks when it does not match by text.
 func (f *fleet) textLimits() approx.Limits {
 	tokens, lifetime := f.pool.Load().Cache()
 	return approx.Limits{Blocks: int(float64(tokens) * f.ratio.load() / approx.BlockBytes), Lifetime: lifetime}

@@ -11,11 +11,12 @@ import (
 	"github.com/kvsteer/kvsteer/kvindex"
 )
 
-// candidate is one endpoint of a request's pool that is healthy and does not drain.
+// candidate is one target of a request's pool that is healthy and does not drain.
 type candidate struct {
 	target    *target
 	endpoint  *pool.Endpoint
-	slot      kvindex.Slot
+	from, to  int // its ranks with known blocks, in scratch.known
+	share     int // ranks over which the mean is taken of what these hold
 	blockSize int // tokens per block; 0 when the prompt is not matched here
 	extraKeys bool
 	life      uint64 // of the endpoint's engine
@@ -25,8 +26,9 @@ type candidate struct {
 type scratch struct {
 	settings   *Settings // that the decision goes by
 	candidates []candidate
-	standings  []standing // of candidates, by position
-	costs      []float64  // of candidates, by position
+	known      []kvindex.Slot // of candidates' ranks
+	standings  []standing     // of candidates, by position
+	costs      []float64      // of candidates, by position
 
 	// One lookup: candidates of one block size, or those that may be asked for token ids.
 	keys  []uint64
@@ -38,22 +40,17 @@ type scratch struct {
 	text approx.Keyer
 }
 
-// gather takes the endpoints of the fleet that can get a request for candidates, and of these the ones for indexed whose blocks are known.
-func (sc *scratch) gather(f *fleet) (indexed bool) {
-	sc.candidates, sc.standings = sc.candidates[:0], sc.standings[:0]
+// gather takes the targets of the fleet that can get a request for candidates, and of these the ones for indexed whose blocks are known. asked is
+// the rank that the request itself asks its engine for, −1 for none: where decisions do not choose ranks it runs there.
+func (sc *scratch) gather(f *fleet, asked int) (indexed bool) {
+	sc.candidates, sc.standings, sc.known = sc.candidates[:0], sc.standings[:0], sc.known[:0]
 	for _, t := range f.all() {
 		if !t.available() {
 			continue
 		}
-		c := candidate{target: t, endpoint: t.endpoint, life: t.endpoint.Life()}
-		if s := t.source.Load(); s != nil {
-			if state := s.state.Load(); s.readable(state) {
-				if _, any := s.index.Blocks(state.slot); any > 0 {
-					c.slot, c.blockSize, c.extraKeys = state.slot, state.about.BlockSize, state.about.ExtraKeys
-					indexed = true
-				}
-			}
-		}
+		c := candidate{target: t, endpoint: t.endpoint, share: len(t.ranks), life: t.endpoint.Life()}
+		sc.index(&c, asked)
+		indexed = indexed || c.blockSize > 0
 		sc.candidates = append(sc.candidates, c)
 		sc.standings = append(sc.standings, standing{})
 	}
@@ -97,6 +94,62 @@ func (sc *scratch) ranked(first, second, most int) []string {
 	return addrs
 }
 
+// index enters the ranks of a candidate whose blocks are known.
+func (sc *scratch) index(c *candidate, asked int) {
+	c.from = len(sc.known)
+	if c.target.of.mismatched() {
+		return
+	}
+	if asked >= 0 && !c.target.pinned {
+		c.share = 1
+	}
+	for _, k := range c.target.ranks {
+		if c.share < len(c.target.ranks) && k.number != asked {
+			continue
+		}
+		s := k.source.Load()
+		if s == nil {
+			continue
+		}
+		state := s.state.Load()
+		if !s.readable(state) {
+			continue
+		}
+		if _, any := s.index.Blocks(state.slot); any == 0 {
+			continue
+		}
+		switch size := state.about.BlockSize; c.blockSize {
+		case 0:
+			c.blockSize, c.extraKeys = size, state.about.ExtraKeys
+		case size:
+			c.extraKeys = c.extraKeys && state.about.ExtraKeys
+		default:
+			c.blockSize = 0
+			return
+		}
+		sc.known = append(sc.known, state.slot)
+	}
+	c.to = len(sc.known)
+}
+
+// second is the choice for when the first cannot be reached: at another endpoint. Where decisions choose ranks it has the same one, since
+// all attempts of a request carry the one header that tells the engine.
+func (sc *scratch) second(first int, w weights, random func(int) int) int {
+	if chosen := sc.candidates[first].target; chosen.pinned {
+		at := chosen.seat()
+		for i := range sc.candidates {
+			if other := sc.candidates[i].target.seat(); other.endpoint == at.endpoint || other.rank != at.rank {
+				sc.costs[i] = math.Inf(1)
+			}
+		}
+	}
+	second := pick(sc.costs, first, w.near, random)
+	if second >= 0 && math.IsInf(sc.costs[second], 1) {
+		return -1
+	}
+	return second
+}
+
 // dropPlain leaves only those indexed whose events tell salted blocks from plain ones.
 func (sc *scratch) dropPlain() (indexed bool) {
 	for i := range sc.candidates {
@@ -124,7 +177,7 @@ func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, ran
 			continue
 		}
 		c.target.account.advance(now, &f.pace)
-		cost := c.target.account.load(false).backlog
+		cost := c.target.account.load(false).mean(len(c.target.ranks)).backlog
 		if c.endpoint.Suspect() {
 			cost += suspectCost
 		}

@@ -41,7 +41,7 @@ func TestConcurrentUse(t *testing.T) {
 				case rnd.IntN(50) == 0:
 					s.Describe(subscriber.Description{Connected: rnd.IntN(2) == 0, BlockSize: block})
 				case rnd.IntN(50) == 0:
-					s.target.endpoint.ReportConnectError()
+					s.rank.target.Load().endpoint.ReportConnectError()
 				case n >= held:
 					s.Store(subscriber.Any, keys[held:n])
 					s.Store(subscriber.Device, keys[held:n])
@@ -89,7 +89,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	f, sc := w.r.all()[0], new(scratch)
 	watch := w.r.m.start(w.r.now)
 	one := func() {
-		sc.gather(f)
+		sc.gather(f, -1)
 		w.r.match(sc, blockhash.Namespace{Pool: "chat"}, tokens, &watch)
 		f.place(sc, len(tokens), booking{number: 1, charge: true}, w.r.weights, epoch, w.r.random)
 		w.pass(time.Second)

@@ -22,9 +22,11 @@ type Decision struct {
 	Mode     Mode   // whether the decision is to be obeyed
 	Endpoint string // first choice, ip:port
 	Second   string // second choice, ip:port, "" when there is none
+	Pinned   bool   // Rank was chosen too, for both choices; else their engines choose among their ranks
+	Rank     int    // data-parallel rank
 	Rung     Rung   // what the choice rests on
 	Reason   Reason // closed set
-	Matched  int    // leading prompt tokens that Endpoint holds
+	Matched  int    // leading prompt tokens that Endpoint holds, the mean over its ranks unless Rank was chosen
 	Prompt   int    // prompt tokens, estimated when the prompt was looked up by its text, 0 when not known
 
 	Ranked     []string // Endpoint, Second, then the others by cost, no address twice; as many as Request.Ranked asks for

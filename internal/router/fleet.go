@@ -16,6 +16,7 @@ type fleet struct {
 	pool     atomic.Pointer[pool.Pool]
 	targets  atomic.Pointer[[]*target]
 	steering atomic.Pointer[steering]
+	spreads  atomic.Bool  // the engine of some endpoint chooses among several ranks
 	maxLen   atomic.Int64 // model length last told by an engine, 0 when not known
 
 	texts *approx.Index // nil when prompts are not matched by their text
@@ -30,14 +31,17 @@ type fleet struct {
 	expired uint64 // decisions whose record has not come in time
 }
 
-// target is one endpoint of a fleet.
+// target is what requests are sent to: one endpoint of a fleet, or one rank of an endpoint where decisions choose ranks.
 type target struct {
 	endpoint *pool.Endpoint
-	source   atomic.Pointer[Source] // nil while nobody subscribes to its events
-	sent     *approx.Endpoint       // what it was sent, by text; nil when prompts are not matched by their text
-	steered  atomic.Uint64          // decisions for it in ModeOn
-	observed atomic.Uint64          // decisions for it in ModeObserve
-	account  account                // guarded by the fleet's mu
+	of       *ranks  // all of the endpoint
+	ranks    []*rank // of these, those where a request that is sent here may run
+	pinned   bool    // decisions choose the rank, and ranks is that one
+
+	sent     *approx.Endpoint // what it was sent, by text; nil when prompts are not matched by their text
+	steered  atomic.Uint64    // decisions for it in ModeOn
+	observed atomic.Uint64    // decisions for it in ModeObserve
+	account  account          // guarded by the fleet's mu
 }
 
 func newFleet(p *pool.Pool, rate float64, texts *approx.Index) *fleet {
@@ -48,24 +52,27 @@ func newFleet(p *pool.Pool, rate float64, texts *approx.Index) *fleet {
 	return f
 }
 
-// replace takes over a pool of another configuration, and returns the targets that are not in it. A mode that was set by a call stays unless the
+// replace takes over a pool of another configuration, and returns the targets that are not in it. A rank that stays keeps its blocks, also where
+// requests are sent to another target for it; that one begins without charges. A mode that was set by a call stays unless the
 // configuration says another one than before.
 func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
-	before := map[*pool.Endpoint]*target{}
+	before := map[seat]*target{}
+	known := map[*pool.Endpoint]*ranks{}
 	for _, t := range f.all() {
-		before[t.endpoint] = t
+		before[t.seat()], known[t.endpoint] = t, t.of
 	}
 	targets := make([]*target, 0, len(p.Endpoints()))
-	for _, e := range p.Endpoints() {
-		t := before[e]
-		if t == nil {
-			t = &target{endpoint: e}
-			if f.texts != nil {
-				t.sent = f.texts.Endpoint(p.Name(), e.Addr())
+	for i, e := range p.Endpoints() {
+		of := known[e].resized(p.Ranks(i))
+		for _, at := range seats(e, len(of.all), p.PinRank()) {
+			t := before[at]
+			if t != nil && t.of == of {
+				delete(before, at)
+			} else {
+				t = f.newTarget(p, at, of)
 			}
+			targets = append(targets, t)
 		}
-		delete(before, e)
-		targets = append(targets, t)
 	}
 	f.mu.Lock()
 	f.pace.rate = rate
@@ -73,6 +80,7 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	if was := f.pool.Swap(p); was != nil && !slices.Equal(was.Models(), p.Models()) {
 		f.maxLen.Store(0)
 	}
+	f.spreads.Store(slices.ContainsFunc(targets, func(t *target) bool { return len(t.ranks) > 1 }))
 	f.targets.Store(&targets)
 	tokens, _ := p.Cache()
 	for _, t := range targets {
@@ -91,8 +99,26 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	return gone
 }
 
+// newTarget makes the target of a seat at an endpoint with these ranks, and has them charge it.
+func (f *fleet) newTarget(p *pool.Pool, at seat, of *ranks) *target {
+	t := &target{endpoint: at.endpoint, of: of, ranks: of.all}
+	if at.rank >= 0 {
+		t.ranks, t.pinned = of.all[at.rank:at.rank+1], true
+	}
+	t.account.ranks = len(t.ranks)
+	if f.texts != nil {
+		t.sent = f.texts.Endpoint(p.Name(), at.endpoint.Addr())
+	}
+	for _, k := range t.ranks {
+		k.target.Store(t)
+	}
+	return t
+}
+
 // available says whether the endpoint can get requests.
-func (t *target) available() bool { return t.endpoint.Healthy() && !t.endpoint.Draining() }
+func (t *target) available() bool {
+	return t.endpoint.Healthy() && !t.endpoint.Draining() && !t.missing()
+}
 
 // forgetSent drops what the endpoint was sent: its cache is taken to be empty.
 func (t *target) forgetSent() {
@@ -108,7 +134,9 @@ func (f *fleet) all() []*target { return *f.targets.Load() }
 
 // hasEvents says whether anybody subscribes to the events of any endpoint.
 func (f *fleet) hasEvents() bool {
-	return slices.ContainsFunc(f.all(), func(t *target) bool { return t.source.Load() != nil })
+	return slices.ContainsFunc(f.all(), func(t *target) bool {
+		return slices.ContainsFunc(t.ranks, func(k *rank) bool { return k.source.Load() != nil })
+	})
 }
 
 // modelLen is the model's length in tokens, 0 when not known. What the configuration says goes before what an engine tells.
@@ -125,11 +153,34 @@ func (f *fleet) overModel(tokens int) bool {
 	return n > 0 && tokens >= n
 }
 
-// target finds an endpoint by its address; nil when the pool has no such one (any more).
+// at are the targets of an endpoint: one, or one for each rank where decisions choose ranks; none when the pool has no such endpoint (any more).
+// They stand side by side.
+func (f *fleet) at(addr string) []*target {
+	all := f.all()
+	first := slices.IndexFunc(all, func(t *target) bool { return t.endpoint.Addr() == addr })
+	if first < 0 {
+		return nil
+	}
+	last := first
+	for last < len(all) && all[last].endpoint == all[first].endpoint {
+		last++
+	}
+	return all[first:last]
+}
+
+// target is the first target of an endpoint; nil when the pool has no such endpoint (any more).
 func (f *fleet) target(addr string) *target {
-	for _, t := range f.all() {
-		if t.endpoint.Addr() == addr {
-			return t
+	if all := f.at(addr); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// instead is the target where a request ran that was sent to t and ran at another endpoint: what told the engine t's rank told that one's too.
+func (f *fleet) instead(t *target, addr string) *target {
+	for _, other := range f.at(addr) {
+		if other.seat().rank == t.seat().rank {
+			return other
 		}
 	}
 	return nil
@@ -173,7 +224,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	exact := f.tally.exact(now)
 	for i, c := range sc.candidates {
 		c.target.account.advance(now, &f.pace)
-		sc.standings[i].load = c.target.account.load(exact)
+		sc.standings[i].load = c.target.account.load(exact).mean(len(c.target.ranks))
 		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() // a tokenizer call may lie between
 	}
 	if b.shed > 0 && !slices.ContainsFunc(sc.standings, func(s standing) bool { return s.load.backlog <= b.shed }) {
@@ -181,7 +232,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	}
 	sc.costs = appendCosts(sc.costs[:0], prompt, sc.standings, w)
 	first = pick(sc.costs, -1, w.near, random)
-	second = pick(sc.costs, first, w.near, random)
+	second = sc.second(first, w, random)
 	if b.number != 0 {
 		s := sc.standings[first]
 		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(w), prompt, s.last, now)
@@ -213,7 +264,7 @@ func (f *fleet) complete(number uint64, c Completion, now time.Time) (o opening,
 	}
 	age := now.Sub(o.since)
 	o.target.account.forget(o.uncached, age)
-	if t := f.target(e.tried); e.moved && e.trial != trialUnreached && t != nil {
+	if t := f.instead(o.target, e.tried); e.moved && e.trial != trialUnreached && t != nil {
 		t.account.advance(now, &f.pace)
 		t.account.computed(o.uncached, age)
 	}

@@ -16,47 +16,111 @@ func (r *Router) State() State {
 			Mode: s.mode, Percent: s.percent, Endpoints: []EndpointState{},
 		}
 		loads := f.loads(targets, now)
-		for i, t := range targets {
-			es := t.state()
-			es.Backlog, es.Memory = int(math.Round(loads[i].backlog)), int(math.Round(loads[i].memory))
+		for len(targets) > 0 {
+			n := seated(targets)
+			es := stateOf(targets[:n])
+			var sum load
+			for i, l := range loads[:n] {
+				sum.add(l)
+				if targets[i].pinned {
+					es.Ranks[i].Backlog = round(l.backlog)
+				}
+			}
+			es.Backlog, es.Memory = round(sum.backlog), round(sum.memory)
 			ps.Endpoints = append(ps.Endpoints, es)
+			targets, loads = targets[n:], loads[n:]
 		}
 		state.Pools = append(state.Pools, ps)
 	}
 	return state
 }
 
-// state is what is known of a target beside its load.
-func (t *target) state() EndpointState {
-	e := t.endpoint
+// seated is how many targets at the begin of a list are those of the first one's endpoint.
+func seated(targets []*target) int {
+	n := 1
+	for n < len(targets) && targets[n].endpoint == targets[0].endpoint {
+		n++
+	}
+	return n
+}
+
+func round(v float64) int { return int(math.Round(v)) }
+
+func (l *load) add(other load) {
+	l.backlog += other.backlog
+	l.queue += other.queue
+	l.memory += other.memory
+	l.running += other.running
+}
+
+// stateOf is what is known of an endpoint by its targets, beside their loads.
+func stateOf(targets []*target) EndpointState {
+	e, of := targets[0].endpoint, targets[0].of
 	es := EndpointState{Address: e.Addr(), Healthy: e.Healthy(), Suspect: e.Suspect(), Draining: e.Draining()}
-	if t.sent != nil {
-		es.ApproximateBlocks = t.sent.Blocks()
+	for _, t := range targets {
+		if t.sent != nil {
+			es.ApproximateBlocks += t.sent.Blocks()
+		}
+		if es.Problem == "" {
+			es.Problem = t.problem()
+		}
 	}
-	s := t.source.Load()
-	if s == nil {
-		return es
+	es.Connected = true
+	for _, k := range of.all {
+		rs := k.state()
+		if s := k.source.Load(); s != nil {
+			es.Events = true
+		}
+		rs.Matchable = rs.Matchable && !of.mismatched()
+		es.Connected = es.Connected && rs.Connected
+		es.Matchable = es.Matchable || rs.Matchable
+		es.Blocks, es.DeviceBlocks = es.Blocks+rs.Blocks, es.DeviceBlocks+rs.DeviceBlocks
+		es.BlockSize = max(es.BlockSize, rs.BlockSize)
+		if len(of.all) > 1 {
+			es.Ranks = append(es.Ranks, rs)
+		}
 	}
-	state := s.state.Load()
-	device, any := s.index.Blocks(state.slot)
-	es.Events, es.Connected, es.BlockSize = true, state.about.Connected, state.about.BlockSize
-	es.Problem = s.problemName(state)
-	es.Matchable = any > 0 && s.readable(state)
-	es.Blocks, es.DeviceBlocks = int(any), int(device)
 	return es
 }
 
-// Sources counts the event sources: all, and those of which it is known whether there is anything to wait for, because the engine is connected or
-// the endpoint is down.
+// state is what is known of a rank beside its load.
+func (k *rank) state() RankState {
+	rs := RankState{Rank: k.number}
+	s := k.source.Load()
+	if s == nil {
+		return rs
+	}
+	state := s.state.Load()
+	device, any := s.index.Blocks(state.slot)
+	rs.Connected, rs.BlockSize = state.about.Connected, state.about.BlockSize
+	rs.Problem = s.problemName(state)
+	rs.Matchable = any > 0 && s.readable(state)
+	rs.Blocks, rs.DeviceBlocks = int(any), int(device)
+	return rs
+}
+
+// Sources counts the endpoints with event sources: all, and those of which it is known whether there is anything to wait for, because the engine is
+// connected with all its ranks or the endpoint is down.
 func (r *Router) Sources() (settled, all int) {
 	for _, f := range r.all() {
-		for _, t := range f.all() {
-			s := t.source.Load()
-			if s == nil {
+		for targets := f.all(); len(targets) > 0; targets = targets[seated(targets):] {
+			t := targets[0]
+			sources, connected := 0, 0
+			for _, k := range t.of.all {
+				s := k.source.Load()
+				if s == nil {
+					continue
+				}
+				sources++
+				if s.state.Load().about.Connected {
+					connected++
+				}
+			}
+			if sources == 0 {
 				continue
 			}
 			all++
-			if s.state.Load().about.Connected || !t.endpoint.Healthy() {
+			if connected == sources || !t.endpoint.Healthy() {
 				settled++
 			}
 		}

@@ -12,13 +12,18 @@ const (
 	maxCharges   = 256              // charges told apart per endpoint; what comes on top joins the youngest
 )
 
-// account is what one router has sent to one endpoint lately. Tokens throughout. Prefill is taken to be one queue that is served in order: at a
+// account is what one router has sent to one target lately. Tokens throughout. Prefill is taken to be one queue that is served in order: at a
 // fixed rate, or faster where the engine's events show that a prompt is complete or a record of the access log that the request is. So no
 // charge lives for ever, and at rest everything is exactly zero.
+//
+// Ranks among which the engine spreads requests prefill side by side, one request each: the queue is served at the rate of as many ranks as it
+// has charges, at most all. Which rank a charge is at is not known. So the last block of a prompt completes that charge alone, as
+// one before it may be long under way at another rank, where a single queue would have ended it first.
 type account struct {
 	served  float64           // tokens computed since the queue was last empty
 	queued  ring              // charges not complete, in order
 	awaited map[uint64]uint64 // number of the youngest queued charge by the key of its prompt's last block
+	ranks   int               // of the endpoint, among which its engine spreads requests; 0 stands for 1
 	last    uint64            // number of the last charge
 
 	queue  float64 // charges waiting or in prefill, averaged over queueWindow
@@ -31,7 +36,7 @@ type account struct {
 	guessed float64 // whole prompts, decaying by inFlightHalf
 }
 
-// load is an account as scoring reads it.
+// load is an account as scoring reads it, once it is the mean over ranks.
 type load struct {
 	backlog float64 // prefill tokens charged and not yet served
 	queue   float64 // average number of charges not yet served
@@ -42,7 +47,7 @@ type load struct {
 // pace is how fast accounts move: the rate of prefill, and the decay over one time step. The accounts of a fleet are mostly advanced together,
 // so that the step is worked out once.
 type pace struct {
-	rate    float64 // tokens per second
+	rate    float64 // tokens per second of one rank
 	seconds float64 // the step
 	queue   float64 // what is left after it of each decaying number
 	flight  float64
@@ -74,9 +79,12 @@ func (a *account) advance(now time.Time, p *pace) {
 	a.recent = floor(a.recent*p.recent, 1)
 	for left := dt; ; {
 		n := float64(a.queued.len())
-		need := math.Inf(1)
+		need, rate := math.Inf(1), p.rate
 		if n > 0 {
-			need = max(a.queued.at(0).end-a.served, 0) / p.rate
+			if a.ranks > 1 {
+				rate *= min(n, float64(a.ranks))
+			}
+			need = max(a.queued.at(0).end-a.served, 0) / rate
 		}
 		if need > left {
 			keep := p.queue
@@ -84,7 +92,7 @@ func (a *account) advance(now time.Time, p *pace) {
 				keep = math.Exp(-left / queueWindow.Seconds())
 			}
 			a.queue = n + (a.queue-n)*keep
-			a.served += left * p.rate
+			a.served += left * rate
 			break
 		}
 		a.queue = n + (a.queue-n)*math.Exp(-need/queueWindow.Seconds())
@@ -103,6 +111,10 @@ func (a *account) confirm(keys []uint64) {
 	if len(a.awaited) == 0 {
 		return
 	}
+	if a.ranks > 1 {
+		a.confirmEach(keys)
+		return
+	}
 	last := uint64(0)
 	for _, key := range keys {
 		last = max(last, a.awaited[key])
@@ -111,6 +123,19 @@ func (a *account) confirm(keys []uint64) {
 		a.complete()
 	}
 	a.settle()
+}
+
+// confirmEach is confirm where several ranks prefill side by side. Of requests that share a charge it cannot be told which one is complete.
+func (a *account) confirmEach(keys []uint64) {
+	for _, key := range keys {
+		number, ok := a.awaited[key]
+		if !ok {
+			continue
+		}
+		if i, ok := a.queued.find(number); ok && a.queued.at(i).requests == 1 {
+			a.unqueue(number, 0)
+		}
+	}
 }
 
 // complete ends the first charge.
@@ -231,6 +256,15 @@ func (a *account) load(exact bool) load {
 		running = float64(a.held)
 	}
 	return load{backlog: max(a.end()-a.served, 0), queue: a.queue, memory: running + a.recent, running: running}
+}
+
+// mean is the load of one rank, when a request may come to any of so many. What delays a request is what waits at its own rank.
+func (l load) mean(ranks int) load {
+	if ranks == 1 {
+		return l
+	}
+	n := float64(ranks)
+	return load{backlog: l.backlog / n, queue: l.queue / n, memory: l.memory / n, running: l.running / n}
 }
 
 // left is what a half-life leaves of v.

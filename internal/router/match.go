@@ -10,7 +10,7 @@ import (
 // maxBlockSizes bounds the block sizes of one pool that a prompt is matched for: each costs a pass over the prompt.
 const maxBlockSizes = 4
 
-// match enters what each indexed candidate holds of the prompt into sc.standings. usable is the number of tokens that could have been reused:
+// match enters what each indexed candidate holds of the prompt into sc.standings, the mean over its ranks where the engine chooses among them. usable is the number of tokens that could have been reused:
 // an engine computes at least the last token of a prompt, so that it has something to sample from, and reuses whole blocks only.
 func (r *Router) match(sc *scratch, ns blockhash.Namespace, tokens []uint32, watch *stopwatch) (usable int) {
 	sc.sizes = sc.sizes[:0]
@@ -35,17 +35,23 @@ func (r *Router) match(sc *scratch, ns blockhash.Namespace, tokens []uint32, wat
 
 		sc.slots, sc.held, sc.at = sc.slots[:0], sc.held[:0], sc.at[:0]
 		for j := i; j < len(sc.candidates); j++ {
-			if sc.candidates[j].blockSize == size {
-				sc.slots = append(sc.slots, sc.candidates[j].slot)
-				sc.held = append(sc.held, kvindex.Held{})
-				sc.at = append(sc.at, j)
+			if c := &sc.candidates[j]; c.blockSize == size {
+				for _, slot := range sc.known[c.from:c.to] {
+					sc.slots = append(sc.slots, slot)
+					sc.held = append(sc.held, kvindex.Held{})
+					sc.at = append(sc.at, j)
+				}
 			}
 		}
 		r.index.Match(sc.keys, sc.slots, sc.held)
-		for k, j := range sc.at {
-			sc.standings[j].device = int(sc.held[k].Device) * size
-			sc.standings[j].last = sc.keys[blocks-1]
-			sc.standings[j].any = int(sc.held[k].Any) * size
+		for k := 0; k < len(sc.at); {
+			j, device, any := sc.at[k], 0, 0
+			for ; k < len(sc.at) && sc.at[k] == j; k++ {
+				device, any = device+int(sc.held[k].Device), any+int(sc.held[k].Any)
+			}
+			// A rank whose blocks are not known counts as one without blocks.
+			s, share := &sc.standings[j], sc.candidates[j].share
+			s.device, s.any, s.last = device*size/share, any*size/share, sc.keys[blocks-1]
 		}
 		watch.lap(stageMatch)
 	}

@@ -136,13 +136,13 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 		router:    r,
 		percent:   desc("pool_percent", "Share of the pool's requests that are decided in each mode, in percent.", "mode"),
 		decisions: desc("endpoint_decisions_total", "Decisions whose first choice is the endpoint. In mode observe Envoy was not told.", "endpoint", "mode"),
-		queue:     desc("prefill_queue", "Requests in prefill per endpoint of the pool that can get requests, averaged over 10 s, as the router reckons them."),
+		queue:     desc("prefill_queue", "Requests in prefill per data-parallel rank of the pool's endpoints that can get requests, averaged over 10 s, as the router reckons them."),
 		open:      desc("open_decisions", "Decisions whose request is not known to have ended."),
 		expired:   desc("expired_decisions_total", "Decisions whose record did not come within 10 min, or that were the oldest of too many."),
 		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
-		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed.", "endpoint"),
-		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index.", "endpoint", "tier"),
-		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.", "endpoint"),
+		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed, of all its ranks together.", "endpoint"),
+		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index, of all its ranks together.", "endpoint", "tier"),
+		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, or those of some of its ranks; 0 while they cannot be. Only endpoints with an event source.", "endpoint"),
 		problem:   desc("endpoint_problem", "1 for the problem that keeps the endpoint's blocks from being fully known.", "endpoint", "problem"),
 	}
 }
@@ -171,31 +171,37 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		loads := f.loads(targets, r.now())
 		var available []standing
-		for i, t := range targets {
-			addr := t.endpoint.Addr()
-			counter(c.decisions, t.steered.Load(), name, addr, ModeOn.String())
-			counter(c.decisions, t.observed.Load(), name, addr, ModeObserve.String())
-			gauge(c.backlog, loads[i].backlog, name, addr)
-			gauge(c.running, loads[i].running, name, addr)
-			if t.available() {
-				available = append(available, standing{load: loads[i]})
+		for len(targets) > 0 {
+			n := seated(targets)
+			addr := targets[0].endpoint.Addr()
+			var sum load
+			var steered, observed uint64
+			for i, t := range targets[:n] {
+				sum.add(loads[i])
+				steered, observed = steered+t.steered.Load(), observed+t.observed.Load()
+				if t.available() {
+					available = append(available, standing{load: loads[i].mean(len(t.ranks))})
+				}
 			}
-			s := t.source.Load()
-			if s == nil {
+			counter(c.decisions, steered, name, addr, ModeOn.String())
+			counter(c.decisions, observed, name, addr, ModeObserve.String())
+			gauge(c.backlog, sum.backlog, name, addr)
+			gauge(c.running, sum.running, name, addr)
+			es := stateOf(targets[:n])
+			targets, loads = targets[n:], loads[n:]
+			if es.Problem != "" {
+				gauge(c.problem, 1, name, addr, es.Problem)
+			}
+			if !es.Events {
 				continue
 			}
-			state := s.state.Load()
-			device, any := s.index.Blocks(state.slot)
-			gauge(c.blocks, float64(device), name, addr, "device")
-			gauge(c.blocks, float64(any), name, addr, "any")
+			gauge(c.blocks, float64(es.DeviceBlocks), name, addr, "device")
+			gauge(c.blocks, float64(es.Blocks), name, addr, "any")
 			matchable := 0.0
-			if any > 0 && s.readable(state) {
+			if es.Matchable {
 				matchable = 1
 			}
 			gauge(c.matchable, matchable, name, addr)
-			if p := s.problemName(state); p != "" {
-				gauge(c.problem, 1, name, addr, p)
-			}
 		}
 		gauge(c.queue, kappa(available), name)
 		open, expired := f.openDecisions()

@@ -25,15 +25,15 @@ func TestMetrics(t *testing.T) {
 # TYPE kvsteer_router_decisions_total counter
 kvsteer_router_decisions_total{mode="on",pool="chat",reason="prefix",rung="exact"} 1
 kvsteer_router_decisions_total{mode="on",pool="chat",reason="unknown_model",rung="load"} 1
-# HELP kvsteer_router_endpoint_backlog_tokens Prefill tokens routed to the endpoint that are reckoned not yet computed.
+# HELP kvsteer_router_endpoint_backlog_tokens Prefill tokens routed to the endpoint that are reckoned not yet computed, of all its ranks together.
 # TYPE kvsteer_router_endpoint_backlog_tokens gauge
 kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.1:8000",pool="chat"} 0
 kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.2:8000",pool="chat"} 0
-# HELP kvsteer_router_endpoint_blocks Blocks of the endpoint in the index.
+# HELP kvsteer_router_endpoint_blocks Blocks of the endpoint in the index, of all its ranks together.
 # TYPE kvsteer_router_endpoint_blocks gauge
 kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="any"} 4
 kvsteer_router_endpoint_blocks{endpoint="10.0.0.1:8000",pool="chat",tier="device"} 4
-# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, 0 while they cannot be. Only endpoints with an event source.
+# HELP kvsteer_router_endpoint_matchable 1 while prompts are matched against the endpoint's blocks, or those of some of its ranks; 0 while they cannot be. Only endpoints with an event source.
 # TYPE kvsteer_router_endpoint_matchable gauge
 kvsteer_router_endpoint_matchable{endpoint="10.0.0.1:8000",pool="chat"} 1
 # HELP kvsteer_router_matched_tokens_total Leading prompt tokens that the chosen endpoint held, of prompts that were looked up; in rung approximate, estimated.

@@ -105,7 +105,7 @@ func TestOpenDecisionsAreBounded(t *testing.T) {
 	w := newWorld(t, Options{}, chat(2))
 	f := w.r.all()[0]
 	var sc scratch
-	sc.gather(f)
+	sc.gather(f, -1)
 	last := uint64(0)
 	decide := func() {
 		last++

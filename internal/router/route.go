@@ -49,7 +49,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	d.Pool, d.Mode = f.name(), mode
 
-	indexed := sc.gather(f)
+	indexed := sc.gather(f, f.asked(req))
 	if len(sc.candidates) == 0 {
 		d.Reason = ReasonNoEndpoint
 		return d
@@ -105,9 +105,13 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 		d.Rung, d.Reason, d.Overloaded = RungNone, ReasonOverloaded, true
 		return d
 	}
+	chosen := sc.candidates[first].target
+	d.Endpoint = chosen.endpoint.Addr()
+	if chosen.pinned {
+		d.Pinned, d.Rank = true, chosen.ranks[0].number
+	}
+	chosen.count(d.Mode)
 	d.Ranked = sc.ranked(first, second, req.Ranked)
-	d.Endpoint = sc.candidates[first].endpoint.Addr()
-	sc.candidates[first].target.count(d.Mode)
 	if second >= 0 {
 		d.Second = sc.candidates[second].endpoint.Addr()
 	}

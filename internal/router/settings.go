@@ -106,13 +106,15 @@ func (r *Router) SetMode(pool string, m Mode, percent int) error {
 
 // Drain lets an endpoint get no more requests, or lets it get them again, until the configuration changes in this.
 func (r *Router) Drain(endpoint string, on bool) error {
-	t := r.target(endpoint)
-	if t == nil {
+	targets := r.at(endpoint)
+	if len(targets) == 0 {
 		return fmt.Errorf("drain endpoint %q: %w", endpoint, ErrUnknown)
 	}
-	t.endpoint.Drain(on)
+	targets[0].endpoint.Drain(on)
 	if on {
-		t.forgetSent() // whoever drains an engine is about to end it
+		for _, t := range targets {
+			t.forgetSent() // whoever drains an engine is about to end it
+		}
 	}
 	return nil
 }
@@ -120,27 +122,31 @@ func (r *Router) Drain(endpoint string, on bool) error {
 // Reset forgets what is known of an endpoint's cache. Its blocks are matched again when its events start anew: when its engine connects again, or
 // after a gap.
 func (r *Router) Reset(endpoint string) error {
-	t := r.target(endpoint)
-	if t == nil {
+	targets := r.at(endpoint)
+	if len(targets) == 0 {
 		return fmt.Errorf("reset endpoint %q: %w", endpoint, ErrUnknown)
 	}
-	r.forget(t)
+	for _, t := range targets {
+		r.forget(t)
+	}
 	return nil
 }
 
-// forget lets nothing be matched that is known of a target's cache.
+// forget lets nothing be matched that is known of a target's cache. A rank for which another target is charged stays.
 func (r *Router) forget(t *target) {
-	if s := t.source.Load(); s != nil {
-		s.forget()
+	for _, k := range t.ranks {
+		if s := k.source.Load(); s != nil && k.target.Load() == t {
+			s.forget()
+		}
 	}
 	t.forgetSent()
 }
 
-// target finds an endpoint by its address; nil when there is none.
-func (r *Router) target(endpoint string) *target {
+// at are the targets of an endpoint; none when there is no such endpoint.
+func (r *Router) at(endpoint string) []*target {
 	for _, f := range r.all() {
-		if t := f.target(endpoint); t != nil {
-			return t
+		if all := f.at(endpoint); len(all) > 0 {
+			return all
 		}
 	}
 	return nil

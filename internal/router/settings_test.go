@@ -52,7 +52,7 @@ func TestApplyKeepsWhatStays(t *testing.T) {
 	if err := w.r.Drain(b, true); !errors.Is(err, ErrUnknown) {
 		t.Errorf("drain of an endpoint that is gone: %v", err)
 	}
-	if _, err := w.r.Source("chat", c); err != nil {
+	if _, err := w.r.Source("chat", c, 0); err != nil {
 		t.Errorf("source of the endpoint that came: %v", err)
 	}
 	w.sources[b].Store(subscriber.Any, []uint64{1}) // its subscriber has not ended yet
@@ -67,7 +67,7 @@ func TestApplyKeepsWhatStays(t *testing.T) {
 
 	// Back again, nothing is known of it, and it can be subscribed to.
 	w.apply(only(a, b))
-	if _, err := w.r.Source("chat", b); err != nil {
+	if _, err := w.r.Source("chat", b, 0); err != nil {
 		t.Errorf("source of an endpoint that is back: %v", err)
 	}
 	w.pass(time.Hour)
@@ -86,10 +86,10 @@ func TestApplyMovesAnEndpoint(t *testing.T) {
 	if d.Pool != "other" || d.Endpoint != b || d.Reason != ReasonSingle {
 		t.Errorf("decision %+v", d)
 	}
-	if _, err := w.r.Source("chat", b); err == nil {
+	if _, err := w.r.Source("chat", b, 0); err == nil {
 		t.Error("a source in the pool that it left")
 	}
-	if _, err := w.r.Source("other", b); err != nil {
+	if _, err := w.r.Source("other", b, 0); err != nil {
 		t.Errorf("source in the pool that it came to: %v", err)
 	}
 }
@@ -256,7 +256,7 @@ func TestSources(t *testing.T) {
 	}
 	check("none configured", 0, 0)
 	for i := range 3 {
-		s, err := w.r.Source("chat", address(i))
+		s, err := w.r.Source("chat", address(i), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/kvindex"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
@@ -20,15 +21,16 @@ const (
 	problemForgotten  = "forgotten"   // its blocks were forgotten by a call
 )
 
-// Source writes the blocks of one endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
+// Source writes the blocks of one rank of an endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
 // Store, Remove, Reset and Describe are called from one goroutine. Candidates read its state at any time.
 type Source struct {
-	fleet  *fleet
-	target *target
-	index  *kvindex.Index
-	now    func() time.Time
-	log    *slog.Logger
-	state  atomic.Pointer[sourceState] // written by the sink's goroutine
+	fleet    *fleet
+	endpoint *pool.Endpoint
+	rank     *rank
+	index    *kvindex.Index
+	now      func() time.Time
+	log      *slog.Logger
+	state    atomic.Pointer[sourceState] // written by the sink's goroutine
 
 	forgotten atomic.Pointer[kvindex.Slot] // the slot of which nothing is to be matched; nil for none
 }
@@ -68,34 +70,44 @@ func (s *Source) problemName(state *sourceState) string {
 	return string(state.about.Problem)
 }
 
-// Source returns the sink for the events of one endpoint. There is one at a time per endpoint; Close ends it.
-func (r *Router) Source(pool, endpoint string) (*Source, error) {
-	if f := r.fleet(pool); f != nil {
-		for _, t := range f.all() {
-			if t.endpoint.Addr() != endpoint {
-				continue
-			}
-			s := &Source{fleet: f, target: t, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint)}
-			s.state.Store(&sourceState{})
-			if !t.source.CompareAndSwap(nil, s) {
-				return nil, fmt.Errorf("source of endpoint %q in pool %q: already in use", endpoint, pool)
-			}
-			return s, nil
-		}
+// Source returns the sink for the events of one data-parallel rank of an endpoint, 0 where it has one alone. There is one at a time per rank; Close
+// ends it.
+func (r *Router) Source(pool, endpoint string, rank int) (*Source, error) {
+	fail := func(why string) (*Source, error) {
+		return nil, fmt.Errorf("source of rank %d of endpoint %q in pool %q: %s", rank, endpoint, pool, why)
 	}
-	return nil, fmt.Errorf("source of endpoint %q in pool %q: no such endpoint", endpoint, pool)
+	f := r.fleet(pool)
+	if f == nil {
+		return fail("no such pool")
+	}
+	t := f.target(endpoint)
+	if t == nil {
+		return fail("no such endpoint")
+	}
+	if rank < 0 || rank >= len(t.of.all) {
+		return fail(fmt.Sprintf("it has %d", len(t.of.all)))
+	}
+	k := t.of.all[rank]
+	s := &Source{
+		fleet: f, endpoint: t.endpoint, rank: k, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint, "rank", rank),
+	}
+	s.state.Store(&sourceState{})
+	if !k.source.CompareAndSwap(nil, s) {
+		return fail("already in use")
+	}
+	return s, nil
 }
 
-// Close forgets the endpoint's blocks and ends its series. No other method may be called after it.
+// Close forgets the rank's blocks and ends its series. No other method may be called after it.
 func (s *Source) Close() {
-	s.target.source.CompareAndSwap(s, nil)
+	s.rank.source.CompareAndSwap(s, nil)
 	s.release()
 }
 
 // Store enters blocks, and lets the load ledger know of those that the engine has just computed. The first block after a reset takes a slot.
 func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
 	if tier == subscriber.Device {
-		s.fleet.confirm(s.target, keys, s.now())
+		s.fleet.confirm(s.rank.target.Load(), keys, s.now())
 	}
 	state := *s.state.Load()
 	if state.problem != "" {
@@ -130,7 +142,7 @@ func (s *Source) Remove(tier subscriber.Tier, keys []uint64) {
 // Reset forgets all blocks, and with them the problem of having missed some.
 func (s *Source) Reset(cause subscriber.Cause) {
 	if cause == subscriber.CauseBackwards || cause == subscriber.CauseCleared {
-		s.target.forgetSent() // other causes say something about events, not about the cache
+		s.rank.target.Load().forgetSent() // other causes say something about events, not about the cache
 	}
 	state := *s.state.Load()
 	if state.problem != "" || state.slot != (kvindex.Slot{}) {
@@ -145,7 +157,7 @@ func (s *Source) Reset(cause subscriber.Cause) {
 func (s *Source) Describe(d subscriber.Description) {
 	state := *s.state.Load()
 	if state.about.Connected != d.Connected {
-		s.target.endpoint.Recheck()
+		s.endpoint.Recheck()
 	}
 	state.about = d
 	s.state.Store(&state)

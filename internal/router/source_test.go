@@ -94,19 +94,19 @@ func TestSourceFollowsEvents(t *testing.T) {
 func TestSourceNeedsAnEndpoint(t *testing.T) {
 	w := newWorld(t, Options{}, chat(2))
 	for _, tt := range []struct{ pool, endpoint string }{{"chat", "10.9.9.9:1"}, {"code", address(0)}, {"", ""}} {
-		if _, err := w.r.Source(tt.pool, tt.endpoint); err == nil {
+		if _, err := w.r.Source(tt.pool, tt.endpoint, 0); err == nil {
 			t.Errorf("Source(%q, %q): no error", tt.pool, tt.endpoint)
 		}
 	}
-	s, err := w.r.Source("chat", address(0))
+	s, err := w.r.Source("chat", address(0), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.r.Source("chat", address(0)); err == nil {
+	if _, err := w.r.Source("chat", address(0), 0); err == nil {
 		t.Error("two sources of one endpoint")
 	}
 	s.Close()
-	if _, err := w.r.Source("chat", address(0)); err != nil {
+	if _, err := w.r.Source("chat", address(0), 0); err != nil {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -29,17 +29,32 @@ type EndpointState struct {
 	Draining bool   `json:"draining"` // gets no new requests
 
 	Events       bool   `json:"events"`            // has an event source
-	Connected    bool   `json:"connected"`         // which is connected
-	Matchable    bool   `json:"matchable"`         // its blocks are matched
+	Connected    bool   `json:"connected"`         // which is connected, with all its ranks
+	Matchable    bool   `json:"matchable"`         // its blocks are matched, or those of some of its ranks
 	Problem      string `json:"problem,omitempty"` // what keeps them from it, one of docs/metrics.md
 	BlockSize    int    `json:"block_size"`        // tokens; 0 while not known
-	Blocks       int    `json:"blocks"`            // held in any tier
+	Blocks       int    `json:"blocks"`            // held in any tier, of all ranks together
 	DeviceBlocks int    `json:"device_blocks"`     // held in the engine's own memory
 
 	ApproximateBlocks int `json:"approximate_blocks"` // blocks of text believed to be there
 
 	Backlog int `json:"backlog_tokens"` // prompt tokens charged and not worked off, rounded
 	Memory  int `json:"memory_tokens"`  // tokens of running and recent requests
+
+	Ranks []RankState `json:"ranks,omitempty"` // its data-parallel ranks, where it has several
+}
+
+// RankState is one data-parallel rank of an endpoint.
+type RankState struct {
+	Rank         int    `json:"rank"`
+	Connected    bool   `json:"connected"`
+	Matchable    bool   `json:"matchable"`
+	Problem      string `json:"problem,omitempty"`
+	BlockSize    int    `json:"block_size"`
+	Blocks       int    `json:"blocks"`
+	DeviceBlocks int    `json:"device_blocks"`
+
+	Backlog int `json:"backlog_tokens"` // as that of the endpoint; 0 where its engine chooses the rank
 }
 
 // PastDecision is one decision that was made.

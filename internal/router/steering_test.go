@@ -214,8 +214,8 @@ func TestSuspectDuringTheDecision(t *testing.T) {
 		want bool // the holder is chosen
 	}{
 		{"nothing", func(*world) {}, true},
-		{"the other one is suspect", func(w *world) { w.r.target(address(1)).endpoint.ReportMissed() }, true},
-		{"the holder is suspect", func(w *world) { w.r.target(address(0)).endpoint.ReportMissed() }, false},
+		{"the other one is suspect", func(w *world) { w.r.at(address(1))[0].endpoint.ReportMissed() }, true},
+		{"the holder is suspect", func(w *world) { w.r.at(address(0))[0].endpoint.ReportMissed() }, false},
 		{"the holder drains", func(w *world) { w.drain(address(0)) }, false},
 		{"both drain", func(w *world) { w.drain(address(0), address(1)) }, true},
 	} {

@@ -62,7 +62,7 @@ func (c *crowd) announce(ctx context.Context, i int) {
 	rnd := rand.New(rand.NewPCG(uint64(i), 6))
 	keys := chain(run(1, 10*block))
 	for ctx.Err() == nil {
-		s, err := c.r.Source("chat", address(i))
+		s, err := c.r.Source("chat", address(i), 0)
 		if err != nil {
 			c.r.State()
 			continue

@@ -91,7 +91,7 @@ func (w *world) connect(endpoint string, blockSize int) *Source {
 	s := w.sources[endpoint]
 	if s == nil {
 		var err error
-		if s, err = w.r.Source("chat", endpoint); err != nil {
+		if s, err = w.r.Source("chat", endpoint, 0); err != nil {
 			w.t.Fatal(err)
 		}
 		w.sources[endpoint] = s

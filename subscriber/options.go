@@ -40,6 +40,10 @@ type Options struct {
 	// Keep is how long the blocks of a lost connection are kept for a replay to prove that they are still there. Default 10 min.
 	Keep time.Duration
 
+	// StateDir is where the mirror is saved, to be taken up by the next process once a replay has proven that the engine is the same.
+	// Without Replay nothing is saved.
+	StateDir StateDir
+
 	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
 	MaxBlocks int
 	// Limits bound what a peer can cost.

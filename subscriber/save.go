@@ -164,8 +164,8 @@ type Source struct {
 	Rank           int
 }
 
-// Keep removes the mirrors of all other sources. Files that are no saved mirrors stay.
-func (d StateDir) Keep(sources []Source) error {
+// Retain removes the mirrors of all other sources. Files that are no saved mirrors stay.
+func (d StateDir) Retain(sources []Source) error {
 	if d.path == "" {
 		return nil
 	}

@@ -50,11 +50,11 @@ const (
 
 // Bounds of what a file holds, in bytes.
 const (
-	maxIdentity    = 1 << 10                                    // pool and endpoint each
-	maxSavedHead   = 64<<10 + 2*maxIdentity                     // everything before the blocks
-	minSavedBlock  = 1 + 8 + 8                                  // of the shortest record
-	maxSavedCopies = 10 + maxCopyClasses*(1+5)                  // of the longest
-	maxSavedBlock  = 1 + 8 + 8 + 8 + maxSavedCopies             // of the longest
+	maxIdentity    = 1 << 10                                  // pool and endpoint each
+	maxSavedHead   = 64<<10 + 2*maxIdentity                   // everything before the blocks
+	minSavedBlock  = 1 + 8 + 8                                // of the shortest record
+	maxSavedCopies = 10 + maxCopyClasses*(1+5)                // of the longest
+	maxSavedBlock  = 1 + 8 + 8 + 8 + maxSavedCopies           // of the longest
 	avgSavedBlock  = 1 + 8 + 8 + 8 + 1 + (1+copiesPerBlock)*6 // of a full mirror's blocks on average, at most
 )
 

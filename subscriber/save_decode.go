@@ -160,6 +160,7 @@ func (s *copySet) has(k *copyKind) bool {
 // readBlocks enters n blocks, not joined yet.
 func (m *mirror) readBlocks(in *savedReader, n int) error {
 	m.blocks = make([]block, 1, n+1)
+	m.byHash, m.prints.byKey = newTableFor(n), newTableFor(n)
 	var (
 		last  uint64
 		class = copyClass(math.MaxUint8)

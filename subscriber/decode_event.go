@@ -1,5 +1,7 @@
 package subscriber
 
+import "github.com/vmihailenco/msgpack/v5/msgpcode"
+
 // event decodes the next event into d.ev.
 func (d *decoder) event() error {
 	code, err := d.peek()
@@ -141,9 +143,16 @@ func (d *decoder) field(name string) (err error) {
 			e.blockSize, err = d.uint()
 		}
 	case "lora_id":
-		if e.loraID = !d.null(); e.loraID {
-			err = d.cur.skip()
+		e.loraID = 0
+		if e.hasLoraID = !d.null(); e.hasLoraID {
+			if code, _ := d.peek(); isInt(code) {
+				e.loraID, err = d.int()
+			} else {
+				err = d.cur.skip()
+			}
 		}
+	case "lookahead_token_ids":
+		e.lookahead, err = d.lookahead()
 	case "medium":
 		e.medium, err = d.optionalText()
 	case "lora_name":
@@ -170,6 +179,29 @@ func (d *decoder) field(name string) (err error) {
 		err = d.cur.skip()
 	}
 	return err
+}
+
+// lookahead tells whether a list per hash of the tokens after its block (vLLM
+// 0.33) has any token, or a form that is not known.
+func (d *decoder) lookahead() (bool, error) {
+	if d.null() {
+		return false, nil
+	}
+	if code, err := d.peek(); err != nil || !isArray(code) {
+		return true, d.cur.skip()
+	}
+	n, err := d.arrayLen()
+	any := false
+	for i := 0; i < n && err == nil; i++ {
+		if d.null() {
+			continue
+		}
+		start := d.cur.pos
+		if err = d.cur.skip(); err == nil {
+			any = any || d.cur.pos > start+1 || !msgpcode.IsFixedArray(d.cur.b[start])
+		}
+	}
+	return any, err
 }
 
 // loraName reads slot 7, which in SGLang 0.5.18 and 0.5.19 is not the

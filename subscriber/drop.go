@@ -15,6 +15,8 @@ const (
 	dropExtraKeys       // extra keys of an unknown form
 	dropBlockSize       // not the block size of the mirror
 	dropOffDevice       // a copy in another medium of a block that is not known
+	dropMedium          // a copy in a medium that is ignored
+	dropLookahead       // the hash covers tokens after the block
 	dropLoop            // the block is its own ancestor, or twice in one event
 	dropConflict        // the hash is known with another parent or content
 	dropFull            // the mirror is full
@@ -28,6 +30,7 @@ func (d drop) String() string {
 		dropNone: "none", dropGroup: "group", dropRemote: "remote", dropNoTokens: "no_token_ids",
 		dropSlice: "slice", dropBigram: "bigram", dropTokens: "token_ids", dropAdapter: "adapter",
 		dropExtraKeys: "extra_keys", dropBlockSize: "block_size", dropOffDevice: "off_device",
+		dropMedium: "medium", dropLookahead: "lookahead",
 		dropLoop: "loop", dropConflict: "conflict", dropFull: "full", dropOrphanFull: "orphans_full",
 		dropCopies: "copies",
 	}[d]

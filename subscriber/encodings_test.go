@@ -31,7 +31,7 @@ func plain(t testing.TB, e *event) plainEvent {
 	t.Helper()
 	p := plainEvent{
 		Kind: e.kind.String(), Hashes: append([]uint64(nil), e.hashes...), Parent: "nil", Tokens: append([]uint32(nil), e.tokens...),
-		BlockSize: e.blockSize, LoraID: e.loraID, LoraName: string(e.loraName), Salt: string(e.salt), Extra: "null",
+		BlockSize: e.blockSize, LoraID: e.hasLoraID, LoraName: string(e.loraName), Salt: string(e.salt), Extra: "null",
 		Medium: string(e.medium), Group: "nil", Spec: string(e.spec), Locality: string(e.locality), Ownership: string(e.ownership),
 	}
 	if e.hasParent {

@@ -39,10 +39,12 @@ type event struct {
 	tokens    []uint32 // token ids of all blocks; empty in hash-only stores
 	tokenForm tokenForm
 	blockSize uint64 // tokens per hash as the event says; 0 in hash-only stores
+	lookahead bool   // the hashes also cover tokens after their blocks
 
-	loraID   bool   // lora_id is set
-	loraName []byte // nil = absent
-	salt     []byte // cache_salt as a field of its own (SGLang); nil = absent
+	hasLoraID bool   // lora_id is set
+	loraID    int64  // 0 when it is no number
+	loraName  []byte // nil = absent
+	salt      []byte // cache_salt as a field of its own (SGLang); nil = absent
 
 	hasExtra bool   // extra_keys is present and not nil
 	extra    []byte // the msgpack array of extra_keys

@@ -12,6 +12,9 @@ type foldOptions struct {
 	pool      string // namespace of the fingerprints
 	endpoint  string // for the log only
 	maxBlocks int    // bound of the mirror; 0 = defaultMaxBlocks
+	media     map[string]MediumRule
+	demote    time.Duration
+	adapters  map[int64]string
 	sink      Sink
 	log       *slog.Logger
 }
@@ -39,6 +42,10 @@ type fold struct {
 	extra  *extraKeys
 	seen   hashSet
 	mirror *mirror
+	media  mediaSet
+	// adapters are names by lora_id, of engines that send only that.
+	adapters map[int64][]byte
+	now      time.Time // of the batch being folded
 
 	online    bool
 	complete  bool // nothing that the engine published is missing
@@ -46,6 +53,7 @@ type fold struct {
 	learned   learned
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
+	nameless  map[int64]bool   // adapter ids named in the log
 
 	stats     foldStats    // of the batch being folded
 	blocks    []storeBlock // of the event being entered
@@ -59,7 +67,9 @@ type learned struct {
 	plain     bool // a block came without
 	noTokens  bool
 	bigrams   bool
+	lookahead bool
 	full      bool
+	pages     bool // blocks of one token
 	sizes     bool // full-attention groups differ in block size
 	hybrid    bool
 }
@@ -72,8 +82,12 @@ func newFold(o foldOptions) *fold {
 		o.log = slog.New(slog.DiscardHandler)
 	}
 	f := &fold{
-		o: o, dec: newDecoder(), extra: newExtraKeys(), mirror: newMirror(o.maxBlocks),
-		logged: make(map[Problem]bool),
+		o: o, dec: newDecoder(), extra: newExtraKeys(), mirror: newMirror(o.maxBlocks), media: newMediaSet(o.media),
+		logged: make(map[Problem]bool), nameless: make(map[int64]bool),
+		adapters: make(map[int64][]byte, len(o.adapters)),
+	}
+	for id, name := range o.adapters {
+		f.adapters[id] = []byte(name)
 	}
 	f.apply = f.event
 	return f
@@ -85,9 +99,10 @@ var errCostly = errors.New("too much work for one batch")
 // fold applies one batch and tells the sink the net change. An error means
 // that the batch could be read or applied in part at most: the sink was told nothing but
 // perhaps a Reset, and the fold has to be reset.
-func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
+func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
 	f.stats = foldStats{}
-	f.mirror.work = 0
+	f.now = now
+	f.mirror.work, f.mirror.proofs = 0, 0
 	b, err := f.dec.decode(payload, f.apply)
 	f.release()
 	f.stats.published, f.stats.rank = b.published, b.rank
@@ -109,6 +124,7 @@ func (f *fold) fold(payload []byte, _ time.Time) (foldStats, error) {
 // It is called about once a second, so that much later than its time a copy
 // may end.
 func (f *fold) tick(now time.Time) {
+	f.now = now
 	f.mirror.work = 0
 	if f.mirror.lapse(now) == 0 {
 		return
@@ -149,6 +165,7 @@ func (f *fold) release() {
 // one may answer next.
 func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
+	f.mirror.forgetGhosts()
 	f.learned = learned{}
 	f.complete = false
 	f.o.sink.Reset(cause)
@@ -174,6 +191,7 @@ func (f *fold) describe() {
 		Complete:  f.complete,
 		BlockSize: f.learned.blockSize,
 		ExtraKeys: f.learned.extraKeys,
+		Coldest:   f.mirror.copies.coldest,
 		Problem:   f.learned.problem(),
 	}
 	if d == f.described {
@@ -182,7 +200,11 @@ func (f *fold) describe() {
 	f.described = d
 	if d.Problem != ProblemNone && !f.logged[d.Problem] {
 		f.logged[d.Problem] = true
-		f.o.log.Warn("engine is known in part only", "pool", f.o.pool, "endpoint", f.o.endpoint, "problem", string(d.Problem))
+		args := []any{"pool", f.o.pool, "endpoint", f.o.endpoint, "problem", string(d.Problem)}
+		if advice := d.Problem.advice(); advice != "" {
+			args = append(args, "advice", advice)
+		}
+		f.o.log.Warn("engine is known in part only", args...)
 	}
 	f.o.sink.Describe(d)
 }
@@ -194,10 +216,14 @@ func (l learned) problem() Problem {
 		return ProblemNoTokens
 	case l.bigrams:
 		return ProblemBigram
+	case l.lookahead:
+		return ProblemLookahead
 	case l.full:
 		return ProblemMirrorFull
 	case l.sizes:
 		return ProblemBlockSize
+	case l.pages:
+		return ProblemPageSize
 	case l.hybrid:
 		return ProblemHybrid
 	case l.plain && !l.extraKeys:
@@ -221,9 +247,15 @@ func (f *fold) event(e *event) {
 	}
 }
 
-// cleared empties the mirror. The engine stays the same, so what was learned
-// stays. Some engines clear again and again: the sink hears of it only when
-// there was something to forget.
+// cleared empties the mirror, in all tiers: the event names none. vLLM's
+// contract says that it means all entries of the publisher, and SGLang's flush
+// empties its host tier too; a reset of vLLM's GPU cache may leave copies with
+// the offload connector, which are lost to us until they are stored again.
+// Crediting too little is safe, too much is not.
+//
+// The engine stays the same, so what was learned stays, and ghosts stay, as
+// they say what a hash means and not what is held. Some engines clear again and
+// again: the sink hears of it only when there was something to forget.
 func (f *fold) cleared() {
 	f.stats.cleared = true
 	f.forget(CauseCleared)
@@ -241,14 +273,28 @@ func (f *fold) forget(cause Cause) {
 }
 
 func (f *fold) removed(e *event) {
-	class, ok := f.mirror.copies.find(e)
+	m := f.mirror
+	medium := f.media.of(e.medium).Medium
+	if medium == MediumNone {
+		return
+	}
+	class, ok := m.copies.find(e, medium)
 	if !ok {
 		return
 	}
 	for _, h := range e.hashes {
-		f.mirror.byHash.warm(h)
+		m.byHash.warm(h)
+	}
+	var host copyClass
+	demote := false
+	if f.o.demote > 0 && medium == MediumDevice {
+		// Of each group, as a block is resident while all groups have it.
+		host, demote = m.copies.assume(MediumHost, e.group, e.hasGroup, &m.groups)
 	}
 	for _, h := range e.hashes {
-		f.mirror.remove(h, class)
+		if demote {
+			m.demote(h, class, host, f.now.Add(f.o.demote))
+		}
+		m.remove(h, class, f.now)
 	}
 }

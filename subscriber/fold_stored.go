@@ -27,26 +27,47 @@ func (f *fold) stored(e *event) {
 		f.drop(dropLoop, n)
 		return
 	}
-	device := isDevice(e.medium)
-	if e.tokenForm == tokenIDs && (!device || !sliceable(e)) {
-		f.storedKnown(e, device)
+	rule := f.media.of(e.medium)
+	if rule.Medium == MediumNone {
+		f.drop(dropMedium, n)
 		return
 	}
+	device := rule.Medium == MediumDevice
+	if e.hasLoraID && len(e.loraName) == 0 {
+		e.loraName = f.adapters[e.loraID]
+	}
 	switch {
-	case !device:
-		f.storedKnown(e, device)
+	case device && e.lookahead:
+		f.learned.lookahead = true
+		f.drop(dropLookahead, n)
+	case !device, e.tokenForm == tokenIDs && !sliceable(e):
+		f.storedKnown(e, rule)
 	case e.tokenForm == tokenBigrams:
 		f.learned.bigrams = true
 		f.drop(dropBigram, n)
 	case e.tokenForm == tokenOther:
 		f.drop(dropTokens, n)
-	case e.loraID && len(e.loraName) == 0:
+	case e.hasLoraID && len(e.loraName) == 0:
+		f.nameNeeded(e.loraID)
 		f.drop(dropAdapter, n)
 	case !f.fitsBlockSize(e):
 		f.drop(dropBlockSize, n)
 	default:
-		f.storedBlocks(e)
+		f.storedBlocks(e, rule)
 	}
+}
+
+// maxNameless bounds the adapter ids that the log names.
+const maxNameless = 64
+
+// nameNeeded says once of an adapter's id that its name is not known.
+func (f *fold) nameNeeded(id int64) {
+	if f.nameless[id] || len(f.nameless) == maxNameless {
+		return
+	}
+	f.nameless[id] = true
+	f.o.log.Warn("blocks of an adapter without a name are not matched",
+		"pool", f.o.pool, "endpoint", f.o.endpoint, "lora_id", id, "advice", "name it in adapter_ids of the pool")
 }
 
 // repeats tells whether a hash occurs twice in the event, parent included.
@@ -74,30 +95,45 @@ func sliceable(e *event) bool {
 
 // storedKnown enters copies of blocks by their hashes alone. It serves
 // hash-only stores, and all stores in other media: those never make a block
-// known, because connectors hash and cut blocks in their own ways, and many
-// never tell of a removal.
-func (f *fold) storedKnown(e *event, device bool) {
-	class, ok := f.mirror.copies.intern(e, &f.mirror.groups)
+// known, because connectors hash and cut blocks in their own ways. A hash is
+// known by its block, or by the ghost of one that was removed before.
+func (f *fold) storedKnown(e *event, rule MediumRule) {
+	m := f.mirror
+	class, ok := m.copies.intern(e, rule, &m.groups)
 	if !ok {
 		f.drop(dropCopies, len(e.hashes))
 		return
 	}
-	reason := dropSlice
+	unknown := dropSlice
 	switch {
-	case !device:
-		reason = dropOffDevice
+	case rule.Medium != MediumDevice:
+		unknown = dropOffDevice
+		m.keepGhosts = true
 	case len(e.tokens) == 0:
-		reason = dropNoTokens
+		unknown = dropNoTokens
 	}
 	for _, h := range e.hashes {
-		dropped := f.mirror.addKnown(h, class, reason)
-		if dropped != dropNone {
-			f.drop(dropped, 1)
+		reason := unknown
+		if s, ok := m.known(h, f.now); ok {
+			reason = f.enterKnown(s, class, rule, !e.hasParent)
 		}
-		if dropped == dropNoTokens {
+		if reason != dropNone {
+			f.drop(reason, 1)
+		}
+		if reason == dropNoTokens {
 			f.learned.noTokens = true
 		}
 	}
+}
+
+func (f *fold) enterKnown(s storeBlock, c copyClass, rule MediumRule, first bool) drop {
+	switch {
+	case rule.Lifetime > 0:
+		return f.mirror.addUntil(s, c, f.now.Add(rule.Lifetime))
+	case first && rule.Medium == MediumDevice:
+		return f.mirror.addFirst(s, c)
+	}
+	return f.mirror.add(s, c)
 }
 
 // fitsBlockSize learns the block size and tells whether the event's blocks
@@ -110,20 +146,35 @@ func (f *fold) fitsBlockSize(e *event) bool {
 	case size > f.learned.blockSize:
 		if f.learned.blockSize != 0 {
 			f.forget(CauseBlockSize)
+			f.mirror.forgetGhosts()
 		}
 		f.learned.blockSize = size
+		f.learned.pages = false
 	case size < f.learned.blockSize:
 		if e.hasGroup && !f.mirror.groups.has(e.group) {
 			f.learned.sizes = true
 		}
 		return false
 	}
+	// One hash alone with one token may be a partial block.
+	f.learned.pages = f.learned.pages || size == 1 && len(e.hashes) > 1
 	return true
 }
 
 // storedBlocks enters the blocks of a device store with their fingerprints'
 // content.
-func (f *fold) storedBlocks(e *event) {
+//
+// Engines announce copies, one event for each. But vLLM's
+// kv_cache_report_mode "full", which any request can ask for, announces again
+// what it reuses, as a run from the start of the sequence, and there is one
+// removal less than there are stores then. Nothing in the event tells the two
+// apart. So a run that starts a sequence gives a block its first copy and never
+// another: too few copies are counted at worst. Runs after a parent are counted
+// in full; they are what real duplicates come in, as the engine computes the
+// last block of a prompt anew that it holds completely. What is lost is the
+// second copy of a first block: prompts of exactly one block that come twice,
+// and equal prompts that are computed at the same time.
+func (f *fold) storedBlocks(e *event, rule MediumRule) {
 	m := f.mirror
 	n := len(e.hashes)
 	switch {
@@ -142,10 +193,13 @@ func (f *fold) storedBlocks(e *event) {
 		f.drop(dropCopies, n)
 		return
 	}
-	class, ok := m.copies.intern(e, &m.groups)
+	class, ok := m.copies.intern(e, rule, &m.groups)
 	if !ok {
 		f.drop(dropCopies, n)
 		return
+	}
+	if e.hasParent && m.keepGhosts {
+		m.prove(e.parent, class, f.now)
 	}
 	run := f.run(e)
 	m.warm(run)
@@ -153,7 +207,12 @@ func (f *fold) storedBlocks(e *event) {
 		if m.overworked() {
 			return
 		}
-		reason := m.add(s, class)
+		var reason drop
+		if e.hasParent {
+			reason = m.add(s, class)
+		} else {
+			reason = m.addFirst(s, class)
+		}
 		if reason != dropNone {
 			f.drop(reason, 1)
 		}

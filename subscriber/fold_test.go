@@ -27,8 +27,17 @@ func TestDescription(t *testing.T) {
 		{name: "extra keys later", events: []any{old, st("", "a")}, want: Description{BlockSize: 4, ExtraKeys: true}},
 		{name: "salt in slot 7", events: []any{append(old, fields{{"cache_salt", "s"}})}, want: Description{BlockSize: 4, ExtraKeys: true}},
 		{name: "no token ids", events: []any{st("", "a"), noTokens}, want: Description{BlockSize: 4, ExtraKeys: true, Problem: ProblemNoTokens}},
-		{name: "no token ids in another medium", events: []any{st("", "a"), noTokens.with("medium", "CPU")}, want: Description{BlockSize: 4, ExtraKeys: true}},
+		{name: "no token ids in another medium", events: []any{st("", "a"), noTokens.with("medium", "CPU")}, want: Description{BlockSize: 4, ExtraKeys: true, Coldest: MediumHost}},
+		{name: "copies on disk", events: []any{st("", "a"), noTokens.with("medium", "cpu_pinned"), noTokens.with("medium", "Disk")}, want: Description{BlockSize: 4, ExtraKeys: true, Coldest: MediumDisk}},
+		{name: "copies in a medium that is ignored", events: []any{st("", "a"), noTokens.with("medium", "EXTERNAL")}, want: Description{BlockSize: 4, ExtraKeys: true}},
 		{name: "pairs", events: []any{st("", "a").with("token_ids", []any{[]int{1, 2}})}, want: Description{Problem: ProblemBigram}},
+		{name: "hashes that look ahead", events: []any{st("", "a").with("lookahead_token_ids", []any{[]int{1}})}, want: Description{Problem: ProblemLookahead}},
+		{name: "nothing to look ahead to", events: []any{st("", "ab").with("lookahead_token_ids", []any{[]int{}, nil})}, want: Description{BlockSize: 4, ExtraKeys: true}},
+		{name: "no look ahead", events: []any{st("", "ab").with("lookahead_token_ids", nil)}, want: Description{BlockSize: 4, ExtraKeys: true}},
+		{name: "look ahead of unknown form", events: []any{st("", "a").with("lookahead_token_ids", "?")}, want: Description{Problem: ProblemLookahead}},
+		{name: "look ahead in another medium", events: []any{st("", "a"), st("", "a").with("lookahead_token_ids", []any{[]int{1}}).with("medium", "CPU")}, want: Description{BlockSize: 4, ExtraKeys: true, Coldest: MediumHost}},
+		{name: "pages of one token", events: []any{storedEvent(nil, 1, []uint32{1, 2}, 1, 2)}, want: Description{BlockSize: 1, ExtraKeys: true, Problem: ProblemPageSize}},
+		{name: "a partial block of one token", events: []any{storedEvent(nil, 1, []uint32{1}, 1)}, want: Description{BlockSize: 1, ExtraKeys: true}},
 		{name: "full", events: []any{st("", "abc")}, max: 2, want: Description{BlockSize: 4, ExtraKeys: true, Problem: ProblemMirrorFull}},
 		{name: "full, then room", events: []any{st("", "abc"), rm("ba")}, max: 2, want: Description{BlockSize: 4, ExtraKeys: true}},
 		{
@@ -248,8 +257,12 @@ func TestCopiesAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stats.dropped[dropCopies] != 1 || len(f.mirror.copies.classes) != 1 {
-			t.Errorf("%s: %d dropped, %d classes", key, stats.dropped[dropCopies], len(f.mirror.copies.classes))
+		want := dropCopies
+		if key == "medium" { // no rule has a name as long
+			want = dropMedium
+		}
+		if stats.dropped[want] != 1 || len(f.mirror.copies.classes) != 1 {
+			t.Errorf("%s: %d dropped, %d classes", key, stats.dropped[want], len(f.mirror.copies.classes))
 		}
 	}
 

@@ -1,6 +1,10 @@
 package subscriber
 
-import "github.com/kvsteer/kvsteer/internal/blockhash"
+import (
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/blockhash"
+)
 
 // mirror is what one engine holds: its blocks by engine hash, how many copies
 // of each there are, and which block precedes which. From that follows the set
@@ -38,6 +42,11 @@ type mirror struct {
 	prints printSet
 	cold   coldList
 	lapses lapses
+	ghosts ghostSet
+	// keepGhosts says that removed blocks become ghosts: the engine was seen to
+	// use an offload tier, or to announce again what it holds.
+	keepGhosts bool
+	proofs     int // blocks that prove has looked at in a batch
 
 	stack []uint32 // of settle
 	// work counts the blocks that settle and descends have looked at in a batch.
@@ -72,10 +81,12 @@ type block struct {
 func newMirror(maxBlocks int) *mirror {
 	m := &mirror{maxBlocks: maxBlocks, maxOrphans: maxBlocks / 2, maxWork: 1<<20 + 8*maxBlocks}
 	m.clear()
+	m.forgetGhosts()
 	return m
 }
 
 // clear forgets all blocks, announced or not, and the media and groups seen.
+// Ghosts stay.
 func (m *mirror) clear() {
 	m.blocks = make([]block, 1, 64)
 	m.free = 0
@@ -87,6 +98,11 @@ func (m *mirror) clear() {
 	m.prints.clear()
 	m.cold = coldList{}
 	m.lapses = newLapses(m.maxBlocks / lapsesPerBlocks)
+}
+
+// forgetGhosts forgets the ghosts.
+func (m *mirror) forgetGhosts() {
+	m.ghosts, m.keepGhosts = newGhosts(m.maxBlocks), false
 }
 
 // empty tells whether nothing was stored since the last clear.
@@ -124,7 +140,7 @@ func (m *mirror) warm(run []storeBlock) {
 	}
 }
 
-// add enters a copy of class c of a device block, which may be known already.
+// add enters a copy of class c of a block, which may be known already.
 func (m *mirror) add(s storeBlock, c copyClass) drop {
 	id, reason := m.enter(s)
 	if id == 0 {
@@ -176,17 +192,31 @@ func (m *mirror) enter(s storeBlock) (uint32, drop) {
 	return id, dropNone
 }
 
-// addKnown enters a copy of a block that has to be known by its hash alone;
-// unknown is what is returned when it is not.
-func (m *mirror) addKnown(hash uint64, c copyClass, unknown drop) drop {
-	id := m.byHash.get(hash)
+// addFirst is add for a block of a run that begins a sequence. Such a run may
+// be a second announcement of what the engine holds (see fold.storedBlocks), so
+// it gives a block its first copy of a class and never another one.
+func (m *mirror) addFirst(s storeBlock, c copyClass) drop {
+	id, reason := m.enter(s)
 	switch {
 	case id == 0:
-		return unknown
-	case !m.addCopy(id, c):
-		return dropCopies
+	case m.copies.has(&m.blocks[id].copies, c):
+		m.keepGhosts = true // there may be a copy more than are counted
+	case !m.addCopy(id, c) && reason == dropNone:
+		reason = dropCopies
 	}
-	return dropNone
+	return reason
+}
+
+// known returns the block of a hash that is known, be it as a ghost.
+func (m *mirror) known(hash uint64, now time.Time) (storeBlock, bool) {
+	if id := m.byHash.get(hash); id != 0 {
+		b := &m.blocks[id]
+		return storeBlock{hash: b.hash, above: b.above, first: b.first, content: b.content}, true
+	}
+	if !m.keepGhosts {
+		return storeBlock{}, false
+	}
+	return m.ghosts.find(hash, now)
 }
 
 // addCopy is false when there are too many copies to count this one too.
@@ -204,9 +234,24 @@ func (m *mirror) overworked() bool { return m.work > m.maxWork }
 
 // remove takes away one copy of class c. Removals of what is not there are
 // ignored: engines send them after a clear.
-func (m *mirror) remove(hash uint64, c copyClass) {
-	if id := m.byHash.get(hash); id != 0 {
-		m.removeCopy(id, c)
+func (m *mirror) remove(hash uint64, c copyClass, now time.Time) {
+	id := m.byHash.get(hash)
+	if id == 0 {
+		return
+	}
+	b := m.blocks[id]
+	m.removeCopy(id, c)
+	if m.keepGhosts && !b.ambiguous && m.byHash.get(hash) == 0 {
+		m.ghosts.add(storeBlock{hash: hash, above: b.above, first: b.first, content: b.content}, now)
+	}
+}
+
+// demote gives a block an assumed copy until a time, if a removal is about to
+// take its last copy of a class.
+func (m *mirror) demote(hash uint64, from, to copyClass, until time.Time) {
+	id := m.byHash.get(hash)
+	if id != 0 && m.copies.count(&m.blocks[id].copies, from) == 1 {
+		m.lapseAt(id, to, until)
 	}
 }
 

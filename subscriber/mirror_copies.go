@@ -19,15 +19,16 @@ const (
 )
 
 type copyKind struct {
-	medium    []byte // lower case; empty for the device
+	medium    Medium
+	name      []byte // of the medium; empty for the device
 	group     int64
 	hasGroup  bool
 	locality  []byte
 	ownership []byte
 
-	device bool
-	lapses bool   // its copies end by time, and there is one per block at most
-	mask   uint32 // full-attention groups that the copy serves
+	assumed bool   // no event told of its copies, and none names them
+	lapses  bool   // its copies end by time, and there is one per block at most
+	mask    uint32 // full-attention groups that the copy serves
 }
 
 // copyList counts the copies of one block by class: the first class inline,
@@ -52,25 +53,19 @@ type copySet struct {
 	more    []copyNode // 0 is no node
 	maxMore int        // nodes at most
 	free    uint32
+	coldest Medium // of classes; MediumNone while all are the device's
 }
 
 func newCopySet(maxBlocks int) copySet {
 	return copySet{more: make([]copyNode, 1), maxMore: 1 + copiesPerBlock*maxBlocks}
 }
 
-// isDevice tells whether medium is the engine's own KV cache. Engines write
-// GPU whatever the hardware, and leave it out or nil in older releases.
-func isDevice(medium []byte) bool {
-	return len(medium) == 0 || bytes.EqualFold(medium, []byte("gpu"))
-}
-
-// find returns the class of an event's copies.
-func (s *copySet) find(e *event) (copyClass, bool) {
-	device := isDevice(e.medium)
+// find returns the class of an event's copies in a medium.
+func (s *copySet) find(e *event, medium Medium) (copyClass, bool) {
 	for i := range s.classes {
 		k := &s.classes[i]
-		if k.device == device && k.hasGroup == e.hasGroup && k.group == e.group &&
-			(device || bytes.EqualFold(k.medium, e.medium)) &&
+		if !k.assumed && k.medium == medium && k.hasGroup == e.hasGroup && k.group == e.group &&
+			(medium == MediumDevice || bytes.EqualFold(k.name, e.medium)) &&
 			bytes.EqualFold(k.locality, e.locality) && bytes.Equal(k.ownership, e.ownership) {
 			return copyClass(i), true
 		}
@@ -80,23 +75,64 @@ func (s *copySet) find(e *event) (copyClass, bool) {
 
 // intern is find, and enters the class when it is not there. It is false when
 // there are too many, or when a name is too long to be kept.
-func (s *copySet) intern(e *event, groups *groupSet) (copyClass, bool) {
-	if c, ok := s.find(e); ok {
+func (s *copySet) intern(e *event, rule MediumRule, groups *groupSet) (copyClass, bool) {
+	if c, ok := s.find(e, rule.Medium); ok {
 		return c, true
 	}
-	if len(s.classes) == maxCopyClasses || max(len(e.medium), len(e.locality), len(e.ownership)) > maxPlace {
+	if max(len(e.medium), len(e.locality), len(e.ownership)) > maxPlace {
 		return 0, false
 	}
 	k := copyKind{
-		group: e.group, hasGroup: e.hasGroup, device: isDevice(e.medium),
+		medium: rule.Medium, group: e.group, hasGroup: e.hasGroup, lapses: rule.Lifetime > 0,
 		locality: bytes.Clone(e.locality), ownership: bytes.Clone(e.ownership),
 	}
-	if !k.device {
-		k.medium = bytes.Clone(e.medium)
+	if k.medium != MediumDevice {
+		k.name = bytes.Clone(e.medium)
+	}
+	return s.enter(k, groups)
+}
+
+// assume returns the class of copies in a medium that no event told of, of one
+// group or of all. They end by time.
+func (s *copySet) assume(medium Medium, group int64, hasGroup bool, groups *groupSet) (copyClass, bool) {
+	for i := range s.classes {
+		k := &s.classes[i]
+		if k.assumed && k.medium == medium && k.hasGroup == hasGroup && k.group == group {
+			return copyClass(i), true
+		}
+	}
+	return s.enter(copyKind{medium: medium, group: group, hasGroup: hasGroup, assumed: true, lapses: true}, groups)
+}
+
+func (s *copySet) enter(k copyKind, groups *groupSet) (copyClass, bool) {
+	if len(s.classes) == maxCopyClasses {
+		return 0, false
 	}
 	k.mask = groups.mask(k.group, k.hasGroup)
 	s.classes = append(s.classes, k)
+	if k.medium != MediumDevice {
+		s.coldest = max(s.coldest, k.medium)
+	}
 	return copyClass(len(s.classes) - 1), true
+}
+
+// has tells whether a block has a copy of a class.
+func (s *copySet) has(l *copyList, c copyClass) bool { return s.count(l, c) > 0 }
+
+// count returns how many copies of a class a block has.
+func (s *copySet) count(l *copyList, c copyClass) uint32 {
+	if l.none() {
+		return 0
+	}
+	if l.class == c {
+		return l.count
+	}
+	for n := l.more; n != 0; n = s.more[n].next {
+		if s.more[n].class == c {
+			return s.more[n].count
+		}
+	}
+	return 0
 }
 
 // regroup works out the masks again after a group was added.
@@ -197,7 +233,7 @@ func (s *copySet) resident(l *copyList, need uint32) (anyTier, device bool) {
 	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
 		k := &s.classes[c]
 		anyMask |= k.mask
-		if k.device {
+		if k.medium == MediumDevice {
 			deviceMask |= k.mask
 			onDevice = true
 		}
@@ -214,7 +250,7 @@ func (s *copySet) onDevice(l *copyList) bool {
 		return false
 	}
 	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
-		if s.classes[c].device {
+		if s.classes[c].medium == MediumDevice {
 			return true
 		}
 		if n == 0 {

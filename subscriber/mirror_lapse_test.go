@@ -10,17 +10,6 @@ import (
 	"github.com/kvsteer/kvsteer/internal/blockhash"
 )
 
-// lapsing enters a class whose copies end by time.
-func (m *mirror) lapsing(t testing.TB, medium string) copyClass {
-	t.Helper()
-	c, ok := m.copies.intern(&event{medium: []byte(medium), ownership: []byte("lapsing")}, &m.groups)
-	if !ok {
-		t.Fatal("no room for the class")
-	}
-	m.copies.classes[c].lapses = true
-	return c
-}
-
 // TestLapse: copies end by time, in order, and what hangs on them is withdrawn
 // with them and comes back with them.
 func TestLapse(t *testing.T) {
@@ -42,14 +31,14 @@ func TestLapse(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		medium string
+		medium Medium
 		max    int
 		do     steps
 		want   []string
 		ends   int
 	}{
 		{
-			name: "outlives the device copy", medium: "cpu", do: func(t *testing.T, f *fold, c copyClass) {
+			name: "outlives the device copy", medium: MediumHost, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "ab"))
 				lend(t, f, c, 'a', 10)
 				lend(t, f, c, 'b', 5)
@@ -61,7 +50,7 @@ func TestLapse(t *testing.T) {
 			}, want: []string{"+any a ab", "+dev a ab", "-dev ab a", "-any ab", "-any a"},
 		},
 		{
-			name: "a parent ends before its child", medium: "cpu", do: func(t *testing.T, f *fold, c copyClass) {
+			name: "a parent ends before its child", medium: MediumHost, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "ab"))
 				lend(t, f, c, 'a', 5)
 				lend(t, f, c, 'b', 10)
@@ -71,7 +60,7 @@ func TestLapse(t *testing.T) {
 			}, want: []string{"+any a ab", "+dev a ab", "-dev ab a", "-any ab a", "+any a ab", "+dev a"}, ends: 1,
 		},
 		{
-			name: "put off, never brought forward", medium: "cpu", do: func(t *testing.T, f *fold, c copyClass) {
+			name: "put off, never brought forward", medium: MediumHost, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "a"))
 				lend(t, f, c, 'a', 5)
 				lend(t, f, c, 'a', 9)
@@ -82,7 +71,7 @@ func TestLapse(t *testing.T) {
 			}, want: []string{"+any a", "+dev a", "-dev a", "-any a"},
 		},
 		{
-			name: "the end goes with the block", medium: "cpu", do: func(t *testing.T, f *fold, c copyClass) {
+			name: "the end goes with the block", medium: MediumHost, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "a"))
 				lend(t, f, c, 'a', 5)
 				f.mirror.delete(f.mirror.byHash.get('a'))
@@ -91,7 +80,7 @@ func TestLapse(t *testing.T) {
 			}, want: []string{"+any a", "+dev a", "-dev a", "-any a", "+any b", "+dev b"},
 		},
 		{
-			name: "the end goes with a clear", medium: "cpu", do: func(t *testing.T, f *fold, c copyClass) {
+			name: "the end goes with a clear", medium: MediumHost, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "a"))
 				lend(t, f, c, 'a', 5)
 				play(t, f, clearedEvent(), st("", "a"))
@@ -99,7 +88,7 @@ func TestLapse(t *testing.T) {
 			}, want: []string{"+any a", "+dev a", "reset cleared", "+any a", "+dev a"},
 		},
 		{
-			name: "the first to end makes room", medium: "cpu", max: 4, do: func(t *testing.T, f *fold, c copyClass) {
+			name: "the first to end makes room", medium: MediumHost, max: 4, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "abc"))
 				lend(t, f, c, 'a', 30)
 				lend(t, f, c, 'c', 10)
@@ -108,7 +97,7 @@ func TestLapse(t *testing.T) {
 			}, want: []string{"+any a ab abc", "+dev a ab abc", "-dev abc ab", "-any abc"}, ends: 2,
 		},
 		{
-			name: "a whole block of lapsing copies", medium: "", do: func(t *testing.T, f *fold, c copyClass) {
+			name: "a whole block of lapsing copies", medium: MediumDevice, do: func(t *testing.T, f *fold, c copyClass) {
 				play(t, f, st("", "a"))
 				s := storeBlock{hash: 'b', above: 'a', content: blockhash.Content(letterTokens("b"), nil)}
 				for range 2 {
@@ -126,7 +115,11 @@ func TestLapse(t *testing.T) {
 			sink := newNamedSink()
 			f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: c.max})
 			play(t, f, st("", "x"), rm("x")) // the device's class and group
-			c.do(t, f, f.mirror.lapsing(t, c.medium))
+			class, ok := f.mirror.copies.assume(c.medium, 0, false, &f.mirror.groups)
+			if !ok {
+				t.Fatal("no room for the class")
+			}
+			c.do(t, f, class)
 			if err := f.mirror.check(); err != nil {
 				t.Error(err)
 			}

@@ -117,6 +117,9 @@ func TestMirror(t *testing.T) {
 		{name: "removal, children first in one event", batches: batches{{st("", "abc")}, {rm("cb")}}, want: join(both("a ab abc"), gone("abc ab"))},
 		{name: "removal, parents first in one event", batches: batches{{st("", "abc")}, {rm("bc")}}, want: join(both("a ab abc"), gone("abc ab"))},
 		{name: "two copies", batches: batches{{st("", "ab"), st("a", "b")}, {rm("b")}, {rm("b")}}, want: join(both("a ab"), gone("ab"))},
+		{name: "announced again from the start", batches: batches{{st("", "ab"), st("a", "b")}, {st("", "abc")}, {rm("cb")}, {rm("b")}, {rm("a")}}, want: join(both("a ab"), both("abc"), gone("abc"), gone("ab"), gone("a"))},
+		{name: "announced again from the start, without token ids", batches: batches{{st("", "a")}, {st("", "a").with("token_ids", []uint32{}).with("block_size", 0)}, {rm("a")}}, want: join(both("a"), gone("a"))},
+		{name: "announced again from the start, loaded back", batches: batches{{st("", "ab"), known("CPU", "ab")}, {rm("b")}, {st("", "ab")}, {rm("b")}}, want: join(both("a ab"), []string{"-dev ab"}, []string{"+dev ab"}, []string{"-dev ab"})},
 		{name: "what cancels is not sent", batches: batches{{st("", "a"), rm("a")}, {st("", "b")}, {rm("b"), st("", "b")}}, want: both("b")},
 		{name: "evicted and stored in one batch", batches: batches{{st("", "ab")}, {rm("b"), st("a", "c")}}, want: join(both("a ab"), gone("ab"), both("ac"))},
 		{name: "unknown removal", batches: batches{{rm("a")}, {st("", "a")}, {rm("b"), rmFrom("CPU", "a")}}, want: both("a")},
@@ -140,7 +143,7 @@ func TestMirror(t *testing.T) {
 		{name: "demoted and loaded back", batches: batches{{st("", "a"), known("CPU_PINNED", "a")}, {rm("a")}, {st("", "a")}}, want: join(both("a"), []string{"-dev a"}, []string{"+dev a"})},
 		{name: "medium in any case", batches: batches{{st("", "a").with("medium", "gpu")}, {rm("a")}}, want: join(both("a"), gone("a"))},
 		{name: "medium nil", batches: batches{{st("", "a").with("medium", nil)}, {rmFrom("GPU", "a")}}, want: join(both("a"), gone("a"))},
-		{name: "device child of a demoted block", batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a"), st("a", "b")}}, want: join(both("a"), []string{"-dev a", "+any ab"})},
+		{name: "device child of a demoted block", batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}, []string{"+any ab", "+dev a ab"})},
 		{name: "remote copy", batches: batches{{st("", "a")}, {known("STORAGE", "a").with("locality", "REMOTE")}, {rm("a")}}, want: join(both("a"), gone("a")), dropped: map[drop]int{dropRemote: 1}},
 		{name: "owners are told apart", batches: batches{{st("", "a")}, {known("CPU", "a").with("ownership", "x")}, {rm("a"), knownRemoved("CPU", "a")}, {knownRemoved("CPU", "a").with("ownership", "x")}}, want: join(both("a"), []string{"-dev a", "-any a"})},
 
@@ -150,7 +153,7 @@ func TestMirror(t *testing.T) {
 		{name: "a second group turns up", batches: batches{{st("", "ab")}, {st("", "a").with("group_idx", 5)}}, want: join(both("a ab"), gone("ab")), orphans: 1},
 
 		{name: "no tokens", batches: batches{{st("", "a").with("token_ids", []uint32{}).with("block_size", 0)}}, dropped: map[drop]int{dropNoTokens: 1}},
-		{name: "no tokens, known", batches: batches{{st("", "a")}, {st("", "a").with("token_ids", []uint32{}).with("block_size", 0)}, {rm("a")}}, want: both("a")},
+		{name: "no tokens, known", batches: batches{{st("", "ab")}, {st("a", "b").with("token_ids", []uint32{}).with("block_size", 0)}, {rm("b")}}, want: both("a ab")},
 		{name: "tokens that do not divide", batches: batches{{st("", "ab").with("block_size", 3)}, {st("", "ab").with("block_size", 1<<62)}}, dropped: map[drop]int{dropSlice: 4}},
 		{name: "pairs", batches: batches{{st("", "a").with("token_ids", []any{[]int{1, 2}})}}, dropped: map[drop]int{dropBigram: 1}},
 		{name: "bad token id", batches: batches{{st("", "a").with("token_ids", []int{-1, 2, 3, 4})}}, dropped: map[drop]int{dropTokens: 1}},
@@ -180,7 +183,7 @@ func TestMirror(t *testing.T) {
 			batches: batches{{st("", "ab"), st("", "x"), known("CPU", "ax")}, {rm("a")}, {rm("x")}, {st("", "c")}},
 			want:    join(both("a x ab"), []string{"-dev ab a"}, []string{"-dev x"}, []string{"-any x", "+any c", "+dev c"}),
 		},
-		{name: "full, the new block's parent is the cold leaf", max: 1, batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}), dropped: map[drop]int{dropFull: 1}},
+		{name: "full, the new block's parent is the cold leaf", max: 1, batches: batches{{st("", "a"), known("CPU", "a")}, {rm("a")}, {st("a", "b")}}, want: join(both("a"), []string{"-dev a"}, []string{"+dev a"}), dropped: map[drop]int{dropFull: 1}},
 		{name: "too many orphans", max: 4, batches: batches{{st("x", "bcd")}, {st("", "a")}}, want: both("a"), orphans: 2, dropped: map[drop]int{dropOrphanFull: 1}},
 	}
 	for _, c := range tests {

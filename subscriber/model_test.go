@@ -15,9 +15,23 @@ import (
 // said. What is announced is worked out anew from that after every batch.
 
 const (
-	modelMedia  = 3 // GPU, CPU, DISK
 	modelGroups = 4 // none, 0, 1, 2
 	modelSalts  = 2
+)
+
+// The media of the model: two whose copies are counted, two whose copies end by
+// time (DISK by the default rule, the other one the host copies that removals
+// leave when the engine's offload tier reports nothing), and one that is ignored.
+const (
+	modelGPU = iota
+	modelCPU
+	modelCounted
+)
+
+const (
+	modelDisk = iota
+	modelAssumed
+	modelTimed
 )
 
 type modelHash struct {
@@ -33,7 +47,15 @@ type modelBlock struct {
 	above     int
 	salt      int
 	content   uint32
-	copies    [modelMedia][modelGroups]int
+	copies    [modelCounted][modelGroups]int
+	until     [modelTimed][modelGroups]time.Time // zero without a copy
+}
+
+// modelGhost is what a removed block was.
+type modelGhost struct {
+	above, salt int
+	content     uint32
+	until       time.Time
 }
 
 type model struct {
@@ -41,15 +63,25 @@ type model struct {
 	hashes []modelHash
 	blocks []modelBlock
 	groups [modelGroups]bool // full-attention groups seen on the device
-	used   int               // groups in this universe
-	clean  bool              // no conflicts, no loops: for bounded mirrors
+	ghosts map[int]modelGhost
+	haunts bool // removed blocks become ghosts
+	now    time.Time
+	demote time.Duration // 0: removals leave nothing
+	used   int           // groups in this universe
+	clean  bool          // no conflicts, no loops: for bounded mirrors
 
 	roots   [modelSalts]uint64
 	parents map[uint64]uint64 // of fingerprints; roots[…] for the first of a chain
 }
 
 func newModel(rnd *rand.Rand, clean bool) *model {
-	m := &model{rnd: rnd, clean: clean, used: 1 + rnd.IntN(modelGroups), parents: map[uint64]uint64{}}
+	m := &model{
+		rnd: rnd, clean: clean, used: 1 + rnd.IntN(modelGroups), parents: map[uint64]uint64{},
+		ghosts: map[int]modelGhost{}, now: time.Unix(1_000_000, 0),
+	}
+	if rnd.IntN(3) == 0 {
+		m.demote = time.Duration(1+rnd.IntN(300)) * time.Second
+	}
 	for salt, text := range []string{"", "tenant"} {
 		m.roots[salt] = blockhash.Namespace{Pool: "chat", BlockSize: 2, Salt: text}.Root()
 	}
@@ -78,18 +110,25 @@ func (m *model) rooted(i int) (anyTier, device bool, key uint64) {
 	}
 	anyTier, device = true, false
 	for g := range modelGroups {
-		device = device || b.copies[0][g] > 0
+		device = device || b.copies[modelGPU][g] > 0
 	}
 	for g := 1; g < modelGroups; g++ {
 		if !m.groups[g] {
 			continue
 		}
 		n := 0
-		for medium := range modelMedia {
-			n += b.copies[medium][g] + b.copies[medium][0]
+		for _, group := range []int{0, g} {
+			for medium := range modelCounted {
+				n += b.copies[medium][group]
+			}
+			for medium := range modelTimed {
+				if !b.until[medium][group].IsZero() {
+					n++
+				}
+			}
 		}
 		anyTier = anyTier && n > 0
-		device = device && b.copies[0][g]+b.copies[0][0] > 0
+		device = device && b.copies[modelGPU][g]+b.copies[modelGPU][0] > 0
 	}
 	device = device && anyTier
 	content := blockhash.Content(m.tokens(b.content), nil)
@@ -134,32 +173,115 @@ func (m *model) above(i, from int) bool {
 	return from == i
 }
 
-func (m *model) store(i, above, salt int, content uint32, medium, group int) {
+// enter makes a block present. It is false when the block would be its own
+// ancestor.
+func (m *model) enter(i, above, salt int, content uint32) bool {
 	b := &m.blocks[i]
 	switch {
 	case !b.present && above >= 0 && m.above(i, above):
-		return
+		return false
 	case !b.present:
 		*b = modelBlock{present: true, above: above, salt: salt, content: content}
 	case b.above != above || b.content != content || above < 0 && b.salt != salt:
 		b.ambiguous = true
 	}
-	b.copies[medium][group]++
+	return true
+}
+
+// store is a device store with tokens. One of a run that starts a sequence
+// gives a block no second copy.
+func (m *model) store(i, above, salt int, content uint32, group int, first bool) {
+	if !m.enter(i, above, salt, content) {
+		return
+	}
+	if n := &m.blocks[i].copies[modelGPU][group]; !first || *n == 0 {
+		*n++
+	} else {
+		m.haunts = true
+	}
+}
+
+// prove gives a parent and its ancestors, as far as they are known and not
+// rooted on the device, a copy if they have none.
+func (m *model) prove(i, group int) {
+	for ; i >= 0 && m.known(i); i = m.blocks[i].above {
+		// A bounded mirror may lack what is rooted here.
+		if _, device, _ := m.rooted(i); device && !m.clean || m.blocks[i].ambiguous {
+			return
+		}
+		if n := &m.blocks[i].copies[modelGPU][group]; *n == 0 {
+			*n++
+		}
+	}
+}
+
+// known makes a block present from its ghost if need be.
+func (m *model) known(i int) bool {
+	if m.blocks[i].present {
+		return true
+	}
+	g, ok := m.ghosts[i]
+	return ok && (m.clean || m.haunts && !m.now.After(g.until)) && m.enter(i, g.above, g.salt, g.content)
 }
 
 func (m *model) remove(i, medium, group int) {
 	b := &m.blocks[i]
-	if b.copies[medium][group] == 0 {
+	switch {
+	case medium == modelCounted: // the disk
+		b.until[modelDisk][group] = time.Time{}
+	case b.copies[medium][group] == 0:
 		return
+	default:
+		if medium == modelGPU && m.demote > 0 && b.copies[medium][group] == 1 {
+			m.extend(i, modelAssumed, group, m.demote)
+		}
+		b.copies[medium][group]--
 	}
-	b.copies[medium][group]--
-	if b.copies == [modelMedia][modelGroups]int{} {
+	before := *b
+	if m.drop(i) && !before.ambiguous && m.haunts {
+		m.ghosts[i] = modelGhost{before.above, before.salt, before.content, m.now.Add(ghostLife)}
+	}
+}
+
+// drop forgets a block without copies.
+func (m *model) drop(i int) bool {
+	b := &m.blocks[i]
+	if m.clean && b.present { // a bounded mirror can have a ghost where the model still has the block
+		m.ghosts[i] = modelGhost{above: b.above, salt: b.salt, content: b.content}
+	}
+	gone := b.present && b.copies == [modelCounted][modelGroups]int{} && b.until == [modelTimed][modelGroups]time.Time{}
+	if gone {
 		*b = modelBlock{}
+	}
+	return gone
+}
+
+// extend puts off the end of a copy.
+func (m *model) extend(i, medium, group int, by time.Duration) {
+	if until := &m.blocks[i].until[medium][group]; until.Before(m.now.Add(by)) {
+		*until = m.now.Add(by)
+	}
+}
+
+// tick ends what has lived its time.
+func (m *model) tick() {
+	for i := range m.blocks {
+		for medium := range modelTimed {
+			for group := range modelGroups {
+				if until := &m.blocks[i].until[medium][group]; !until.After(m.now) {
+					*until = time.Time{}
+				}
+			}
+		}
+		m.drop(i)
 	}
 }
 
 func (m *model) clear() {
 	m.groups = [modelGroups]bool{}
+	for i := range m.blocks {
+		m.drop(i)
+	}
 	clear(m.blocks)
 }
 
@@ -191,7 +313,7 @@ func (m *model) head(kind string, indices []int, medium, group int) fields {
 	for i, x := range indices {
 		hashes[i] = m.hashes[x].hash
 	}
-	f := fields{{"type", kind}, {"block_hashes", hashes}, {"medium", []string{"GPU", "CPU", "DISK"}[medium]}}
+	f := fields{{"type", kind}, {"block_hashes", hashes}, {"medium", []string{"GPU", "CPU", "DISK", "EXTERNAL"}[medium]}}
 	if group > 0 {
 		f = append(f, kv{"group_idx", group * 3})
 	}
@@ -200,20 +322,36 @@ func (m *model) head(kind string, indices []int, medium, group int) fields {
 
 // storeKnown is a hash-only store.
 func (m *model) storeKnown(group int) any {
-	i, medium := m.rnd.IntN(len(m.hashes)), m.rnd.IntN(modelMedia)
-	if b := &m.blocks[i]; b.present {
-		b.copies[medium][group]++
+	i, medium := m.rnd.IntN(len(m.hashes)), m.rnd.IntN(4)
+	first := m.rnd.IntN(2) == 0
+	m.haunts = m.haunts || medium == modelCPU || medium == modelCounted
+	if medium <= modelCounted && m.known(i) {
+		n := &m.blocks[i].copies
+		switch {
+		case medium == modelCounted:
+			m.extend(i, modelDisk, group, 10*time.Minute)
+		case medium == modelCPU || !first || n[modelGPU][group] == 0:
+			n[medium][group]++
+		default:
+			m.haunts = true
+		}
 	}
-	return append(m.head("BlockStored", []int{i}, medium, group), kv{"token_ids", []uint32{}}, kv{"block_size", 0})
+	f := append(m.head("BlockStored", []int{i}, medium, group), kv{"token_ids", []uint32{}}, kv{"block_size", 0})
+	if !first {
+		f = append(f, kv{"parent_block_hash", uint64(0xffff_ffff_ffff)})
+	}
+	return f
 }
 
 func (m *model) removal(group int) any {
 	var indices []int
-	medium := max(m.rnd.IntN(modelMedia+3)-3, 0)
+	medium := max(m.rnd.IntN(7)-3, 0)
 	for range 1 + m.rnd.IntN(3) {
 		i := m.rnd.IntN(len(m.hashes))
 		indices = append(indices, i)
-		m.remove(i, medium, group)
+		if medium <= modelCounted {
+			m.remove(i, medium, group)
+		}
 	}
 	return m.head("BlockRemoved", indices, medium, group)
 }
@@ -261,7 +399,7 @@ func (m *model) storeRun(group int) any {
 	if m.rnd.IntN(50) == 0 {
 		return append(f, kv{"kv_cache_spec_kind", "sliding_window"})
 	}
-	seen := map[int]bool{above: true}
+	start, seen := above, map[int]bool{above: true}
 	for _, i := range run {
 		if seen[i] {
 			return f
@@ -271,8 +409,11 @@ func (m *model) storeRun(group int) any {
 	if group > 0 {
 		m.groups[group] = true
 	}
+	if above >= 0 && m.haunts {
+		m.prove(above, group)
+	}
 	for n, i := range run {
-		m.store(i, above, first.salt, contents[n], 0, group)
+		m.store(i, above, first.salt, contents[n], group, start < 0)
 		above = i
 	}
 	return f
@@ -315,9 +456,14 @@ func playUniverse(t *testing.T, seed uint64, events int) (n, announced int) {
 	m := newModel(rand.New(rand.NewPCG(seed, 2)), false)
 	sink := newCheckedSink(t)
 	sink.parentOf = m.parentOf
-	f := newFold(foldOptions{pool: "chat", sink: sink})
+	f := newFold(foldOptions{pool: "chat", sink: sink, demote: m.demote})
 	for n < events {
-		_, want := foldModel(t, m, f, sink, &n)
+		var want [2]map[uint64]int
+		if m.rnd.IntN(4) == 0 {
+			want = tickModel(m, f, sink)
+		} else {
+			_, want = foldModel(t, m, f, sink, &n)
+		}
 		for tier, set := range want {
 			for key := range set {
 				if !sink.tiers[tier][key] {
@@ -348,8 +494,11 @@ func TestModelBounded(t *testing.T) {
 		sink := newCheckedSink(t)
 		sink.parentOf = m.parentOf
 		maxBlocks := 1 + m.rnd.IntN(8)
-		f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: maxBlocks})
+		f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: maxBlocks, demote: m.demote})
 		for n := 0; n < perUniverse; {
+			if m.rnd.IntN(4) == 0 {
+				tickModel(m, f, sink)
+			}
 			stats, want := foldModel(t, m, f, sink, &n)
 			full += stats.dropped[dropFull]
 			if stats.blocks == maxBlocks && f.mirror.cold.head != 0 {
@@ -385,9 +534,18 @@ func foldModel(t *testing.T, m *model, f *fold, sink *checkedSink, n *int) (fold
 	*n += len(events)
 	want := m.announced() // first, as it names the parents of what is stored
 	sink.begin()
-	stats, err := f.fold(packBatch(events...), time.Time{})
+	stats, err := f.fold(packBatch(events...), m.now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return stats, want
+}
+
+// tickModel lets time pass in both.
+func tickModel(m *model, f *fold, sink *checkedSink) [2]map[uint64]int {
+	m.now = m.now.Add(time.Duration(m.rnd.IntN(200)) * time.Second)
+	m.tick()
+	sink.begin()
+	f.tick(m.now)
+	return m.announced()
 }

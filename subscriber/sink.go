@@ -43,6 +43,10 @@ type Description struct {
 	// and multimodal blocks look like plain ones, and such prompts must not be
 	// matched.
 	ExtraKeys bool
+	// Coldest is the slowest medium that events have named since the last
+	// reset, MediumNone while they have named none. What is in Any and not in
+	// Device may be there.
+	Coldest Medium
 	// Problem is the gravest of the engine's problems.
 	Problem Problem
 }
@@ -59,12 +63,18 @@ const (
 	ProblemNoTokens Problem = "no_token_ids"
 	// ProblemBigram: token ids come as pairs (speculative decoding in SGLang).
 	ProblemBigram Problem = "bigram"
+	// ProblemLookahead: the engine's hashes cover tokens after their blocks
+	// (draft-model speculation in vLLM from 0.33).
+	ProblemLookahead Problem = "lookahead"
 	// ProblemMirrorFull: the mirror's bound is reached, newer blocks are not
 	// taken in.
 	ProblemMirrorFull Problem = "mirror_full"
 	// ProblemBlockSize: full-attention groups differ in block size, only those
 	// with the largest are mirrored.
 	ProblemBlockSize Problem = "block_size_varies"
+	// ProblemPageSize: the blocks are of one token, as SGLang's are unless
+	// --page-size says otherwise. They are mirrored, at 16 times the cost.
+	ProblemPageSize Problem = "page_size"
 	// ProblemHybrid: the model has groups that are not full attention (sliding
 	// window, mamba), which can miss where full attention hits. Matches are an
 	// upper bound.
@@ -72,6 +82,19 @@ const (
 	// ProblemNoExtraKeys: the engine is too old to send extra keys.
 	ProblemNoExtraKeys Problem = "no_extra_keys"
 )
+
+// advice says what to do about a problem, "" where there is nothing to say.
+func (p Problem) advice() string {
+	switch p {
+	case ProblemPageSize:
+		return "start the engine with --page-size 16 or 64"
+	case ProblemBigram, ProblemLookahead:
+		return "its blocks cannot be matched while it speculates with a draft model"
+	case ProblemNoExtraKeys:
+		return "upgrade the engine to have salted and multimodal prompts matched"
+	}
+	return ""
+}
 
 // Cause names why everything announced of an engine was forgotten.
 type Cause string

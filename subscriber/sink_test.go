@@ -217,19 +217,3 @@ func (m *mirror) check() error {
 	}
 	return nil
 }
-
-// count returns how many copies of a class a block has.
-func (s *copySet) count(l *copyList, c copyClass) uint32 {
-	if l.none() {
-		return 0
-	}
-	if l.class == c {
-		return l.count
-	}
-	for n := l.more; n != 0; n = s.more[n].next {
-		if s.more[n].class == c {
-			return s.more[n].count
-		}
-	}
-	return 0
-}

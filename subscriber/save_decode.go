@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -131,30 +132,23 @@ func (m *mirror) readPlaces(in *savedReader) {
 	for range in.count(maxCopyClasses) {
 		flags := in.byte()
 		k := copyKind{
-			device: flags&classDevice != 0, hasGroup: flags&classHasGroup != 0, lapses: flags&classLapses != 0,
-			group: int64(in.u64()), medium: in.text(maxPlace), locality: in.text(maxPlace), ownership: in.text(maxPlace),
+			hasGroup: flags&classHasGroup != 0, lapses: flags&classLapses != 0, assumed: flags&classAssumed != 0,
+			medium: Medium(in.byte()), group: int64(in.u64()), name: in.text(maxPlace), locality: in.text(maxPlace), ownership: in.text(maxPlace),
 		}
-		if flags >= classLapses<<1 {
-			in.fail("class with bits %#x", flags)
+		if flags >= classAssumed<<1 || k.medium == MediumNone || k.medium > MediumDisk {
+			in.fail("class with bits %#x in medium %d", flags, k.medium)
 		}
-		k.mask = m.groups.mask(k.group, k.hasGroup)
-		if m.copies.has(&k) {
+		if slices.ContainsFunc(m.copies.classes, k.same) {
 			in.fail("a class twice")
 		}
-		m.copies.classes = append(m.copies.classes, k)
+		m.copies.enter(k, &m.groups)
 	}
 }
 
-// has tells whether there is a class of the same copies.
-func (s *copySet) has(k *copyKind) bool {
-	for i := range s.classes {
-		o := &s.classes[i]
-		if o.device == k.device && o.hasGroup == k.hasGroup && o.group == k.group && o.lapses == k.lapses &&
-			bytes.EqualFold(o.medium, k.medium) && bytes.EqualFold(o.locality, k.locality) && bytes.Equal(o.ownership, k.ownership) {
-			return true
-		}
-	}
-	return false
+// same tells whether two classes are of the same copies. Were both there, the copies of one could never be removed.
+func (k *copyKind) same(o copyKind) bool {
+	return o.medium == k.medium && o.assumed == k.assumed && o.hasGroup == k.hasGroup && o.group == k.group &&
+		bytes.EqualFold(o.name, k.name) && bytes.EqualFold(o.locality, k.locality) && bytes.Equal(o.ownership, k.ownership)
 }
 
 // readBlocks enters n blocks, not joined yet.

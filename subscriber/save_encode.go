@@ -20,7 +20,7 @@ import (
 //	saved        int64             Unix seconds
 //	block size   uvarint           what else was learned of the engine, uint32 of bits
 //	groups       byte, int64 each
-//	classes      byte, each: bits, group int64, medium, locality and ownership as text
+//	classes      byte, each: bits, medium byte, group int64, name of the medium, locality and ownership as text
 //	blocks       uint32, each as below
 //	checksum     32 bytes          SHA-256 of all before
 //
@@ -43,9 +43,9 @@ const (
 	saveFollows   = 1 << 2
 	saveSame      = 1 << 3
 
-	classDevice   = 1 << 0
-	classHasGroup = 1 << 1
-	classLapses   = 1 << 2
+	classHasGroup = 1 << 0
+	classLapses   = 1 << 1
+	classAssumed  = 1 << 2
 )
 
 // Bounds of what a file holds, in bytes.
@@ -79,7 +79,7 @@ const saveChunk = 1 << 20
 
 // bools returns the fields of l that are saved as bits. New ones go to the end.
 func (l *learned) bools() []*bool {
-	return []*bool{&l.extraKeys, &l.plain, &l.noTokens, &l.bigrams, &l.full, &l.sizes, &l.hybrid}
+	return []*bool{&l.extraKeys, &l.plain, &l.noTokens, &l.bigrams, &l.full, &l.sizes, &l.hybrid, &l.lookahead, &l.pages}
 }
 
 // snapshot returns the mirror, at a position, as the content of a file. The fold goes on at once: nothing in it is shared.
@@ -117,9 +117,9 @@ func (m *mirror) appendPlaces(b []byte) []byte {
 	b = append(b, byte(len(m.copies.classes)))
 	for i := range m.copies.classes {
 		k := &m.copies.classes[i]
-		b = append(b, packBits(k.device, k.hasGroup, k.lapses))
+		b = append(b, packBits(k.hasGroup, k.lapses, k.assumed), byte(k.medium))
 		b = binary.LittleEndian.AppendUint64(b, uint64(k.group))
-		b = appendText(appendText(appendText(b, k.medium), k.locality), k.ownership)
+		b = appendText(appendText(appendText(b, k.name), k.locality), k.ownership)
 	}
 	return b
 }

@@ -249,7 +249,10 @@ func TestSaveLapses(t *testing.T) {
 	if _, err := f.fold(packBatch(st("", "abc")), now); err != nil {
 		t.Fatal(err)
 	}
-	c := f.mirror.lapsing(t, "cpu")
+	c, ok := f.mirror.copies.assume(MediumHost, 0, false, &f.mirror.groups)
+	if !ok {
+		t.Fatal("no class")
+	}
 	for _, hash := range "ab" {
 		if !f.mirror.lapseAt(f.mirror.byHash.get(uint64(hash)), c, now.Add(time.Hour)) {
 			t.Fatal("no copy")

@@ -18,7 +18,7 @@ type engineArgsCmd struct {
 	Release string `name:"engine-version" help:"Release of the engines, such as 0.32.0; default: what every supported release takes." placeholder:"VERSION"`
 	Format  string `help:"shell: a command to paste. container: args and env in YAML. json: for programs." enum:"shell,container,json" default:"shell"`
 	Bind    bool   `help:"Also print the arguments of engines that bind their events port (events.dial). Such a port publishes the token ids of every prompt, without a password."`
-	Replay  bool   `help:"Have engines open a port on their loopback that repeats past batches, token ids included, to readers that lost some; kvsteer does not ask it yet." default:"true" negatable:""`
+	Replay  bool   `help:"Have engines open a port that repeats past batches, token ids included, to readers that missed some: that of events.replay, else one on their loopback." default:"true" negatable:""`
 }
 
 // Help is shown by kvsteer engine-args --help.

@@ -18,6 +18,9 @@ const (
 	followMaxRetry = 30 * time.Second
 )
 
+// maxReplays bounds the replays of missed events that are under way at a time.
+const maxReplays = 4
+
 // followed is an endpoint with an event source. Two that differ in anything are not the same.
 type followed struct {
 	pool, endpoint string
@@ -41,6 +44,7 @@ func followedBy(cfg *config.Config) []followed {
 type followers struct {
 	router  *router.Router
 	metrics *subscriber.Metrics
+	replays *subscriber.ReplayLimit
 	log     *slog.Logger
 	first   []*follower // of the start
 	orders  chan func(context.Context, *following)
@@ -55,7 +59,7 @@ type following struct {
 
 // newFollowers makes the subscribers of the start and starts none.
 func newFollowers(r *router.Router, m *subscriber.Metrics, log *slog.Logger, all []followed) (*followers, error) {
-	f := &followers{router: r, metrics: m, log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
+	f := &followers{router: r, metrics: m, replays: subscriber.NewReplayLimit(maxReplays), log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {
@@ -73,7 +77,7 @@ func (f *followers) make(what followed) (*follower, error) {
 	}
 	sub, err := subscriber.New(subscriber.Options{
 		Pool: what.pool, Endpoint: what.endpoint, Listen: what.events.Listen, Dial: what.events.Dial, Topic: what.events.Topic,
-		Sink: source, Log: f.log, Metrics: f.metrics,
+		Replay: what.events.Replay, Replays: f.replays, Sink: source, Log: f.log, Metrics: f.metrics,
 	})
 	if err != nil {
 		source.Close()

@@ -167,6 +167,7 @@ type Endpoint struct {
 type Events struct {
 	Listen string `yaml:"listen" doc:"tcp://ip:port that the router binds, on loopback, for an engine that connects to it."`
 	Dial   string `yaml:"dial" doc:"tcp://ip:port that the engine binds. Such an engine publishes the token ids of every prompt to whoever reaches the port."`
+	Replay string `yaml:"replay" doc:"tcp://ip:port that the engine's replay socket binds, of rank 0 as dial, for batches of events that were missed. Not set: what is missed costs what is known of the endpoint's cache."`
 	Topic  string `yaml:"topic" doc:"Only messages whose topic starts with this text."`
 	Ranks  int    `yaml:"ranks" default:"1" doc:"Data-parallel ranks of the endpoint. Each publishes at a port of its own: that of listen or dial plus the rank, or what the engine says in /kv_event_sources. Range: 1 to 64."`
 }

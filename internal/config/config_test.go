@@ -161,6 +161,20 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:8: pools[0].endpoints[1].events: listen and dial exclude each other",
 			"k.yaml:10: pools[0].endpoints[2].events.topic: a topic without listen or dial has no effect",
 		}},
+		{"replay", pool[:len(pool)-len(endpoint)] + "  endpoints:\n" +
+			"  - {address: \"10.0.0.1:80\", events: {dial: \"tcp://10.0.0.1:5557\", replay: \"tcp://*:5558\"}}\n" +
+			"  - {address: \"10.0.0.2:80\", events: {replay: \"tcp://10.0.0.2:5558\"}}\n" +
+			"  - {address: \"10.0.0.3:80\", events: {dial: \"tcp://10.0.0.3:5557\", replay: \"tcp://10.0.0.3:5557\"}}\n" +
+			"  - {address: \"10.0.0.4:80\", events: {dial: \"tcp://10.0.0.4:5557\", replay: \"tcp://10.0.0.4:5559\", ranks: 4}}\n" +
+			"  - {address: \"10.0.0.5:80\", events: {listen: \"tcp://127.0.0.1:7000\", replay: \"tcp://127.0.0.1:9003\"}}\n" +
+			"  - {address: \"10.0.0.6:80\", events: {dial: \"tcp://10.0.0.6:5557\", replay: \"tcp://10.0.0.6:0\"}}\n", []string{
+			`k.yaml:5: pools[0].endpoints[0].events.replay: "tcp://*:5558" is not tcp://ip:port of one host`,
+			`k.yaml:6: pools[0].endpoints[1].events.replay: replay without listen or dial has no effect`,
+			`k.yaml:7: pools[0].endpoints[2].events.replay: "10.0.0.3:5557" stands at pools[0].endpoints[2].events.dial already`,
+			`k.yaml:8: pools[0].endpoints[3].events.replay: "10.0.0.4:5559", where rank 0 is, stands at pools[0].endpoints[3].events.dial already: each rank takes the next port, so space the two by at least 4`,
+			`k.yaml:9: pools[0].endpoints[4].events.replay: "127.0.0.1:9003" stands at admin.listen already`,
+			`k.yaml:10: pools[0].endpoints[5].events.replay: "tcp://10.0.0.6:0" is not tcp://ip:port of one host`,
+		}},
 		{"ranks out of range", pool[:len(pool)-len(endpoint)] + "  endpoints:\n  - address: 10.0.0.1:80\n    events: {dial: \"tcp://10.0.0.1:5557\", ranks: 0}\n" +
 			"  - address: 10.0.0.2:80\n    events: {ranks: 65}\n", []string{
 			"k.yaml:6: pools[0].endpoints[0].events.ranks: 0 is not in the range 1 to 64",
@@ -322,6 +336,7 @@ func TestEventsOfARank(t *testing.T) {
 		{Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}, 0, Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}},
 		{Events{Dial: "tcp://10.0.0.1:5557", Topic: "kv", Ranks: 2}, 1, Events{Dial: "tcp://10.0.0.1:5558", Topic: "kv", Ranks: 2}},
 		{Events{Dial: "tcp://[fd00::1]:5557", Ranks: 8}, 7, Events{Dial: "tcp://[fd00::1]:5564", Ranks: 8}},
+		{Events{Dial: "tcp://10.0.0.1:5557", Replay: "tcp://10.0.0.1:6557", Ranks: 2}, 1, Events{Dial: "tcp://10.0.0.1:5558", Replay: "tcp://10.0.0.1:6558", Ranks: 2}},
 		{Events{Listen: "tcp://127.0.0.1:5557", Ranks: 2}, 1, Events{Listen: "tcp://127.0.0.1:5558", Ranks: 2}},
 		{Events{Listen: "tcp://127.0.0.1:0", Ranks: 2}, 1, Events{Listen: "tcp://127.0.0.1:0", Ranks: 2}},
 		{Events{Ranks: 2}, 1, Events{Ranks: 2}},

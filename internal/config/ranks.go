@@ -7,7 +7,7 @@ const maxRanks = 64
 
 // Of gives the event source of one rank: its engine adds the rank to the ports that it is told. Port 0 stands for a free one at each rank.
 func (e Events) Of(rank int) Events {
-	e.Listen, e.Dial = ranked(e.Listen, rank), ranked(e.Dial, rank)
+	e.Listen, e.Dial, e.Replay = ranked(e.Listen, rank), ranked(e.Dial, rank), ranked(e.Replay, rank)
 	return e
 }
 

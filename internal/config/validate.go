@@ -70,6 +70,9 @@ func (d *decoder) ports(c *Config) {
 			if addr, err := tcp(e.Events.Listen); err == nil {
 				d.rankPorts(fmt.Sprintf("pools[%d].endpoints[%d].events.listen", i, j), addr, e.Events.Ranks, router)
 			}
+			if addr, err := tcp(e.Events.Replay); err == nil && addr.Addr().IsLoopback() {
+				d.rankPorts(fmt.Sprintf("pools[%d].endpoints[%d].events.replay", i, j), addr, e.Events.Ranks, router)
+			}
 		}
 	}
 	pair(proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
@@ -293,6 +296,22 @@ func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
 		}
 	case e.Events.Topic != "":
 		d.at(path+".events.topic", "a topic without listen or dial has no effect")
+	}
+	d.replay(path+".events.replay", e, u)
+}
+
+func (d *decoder) replay(path string, e *Endpoint, u *uniques) {
+	if e.Events.Replay == "" {
+		return
+	}
+	addr, err := tcp(e.Events.Replay)
+	switch {
+	case e.Events.None():
+		d.at(path, "replay without listen or dial has no effect")
+	case err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified():
+		d.at(path, "%q is not tcp://ip:port of one host", e.Events.Replay)
+	default:
+		d.rankPorts(path, addr, e.Events.Ranks, u.events)
 	}
 }
 

@@ -39,6 +39,6 @@
 // from another host. An engine for events.dial must bind every IPv4 interface,
 // because an address of one interface would make it connect; that publishes the
 // token ids of every prompt, so such arguments are given only when
-// Options.Bind asks for them. The socket that answers replays always binds,
-// and always on loopback.
+// Options.Bind asks for them. The socket that answers replays always binds:
+// on loopback, unless events.replay names another host.
 package engineargs

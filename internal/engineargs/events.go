@@ -41,7 +41,7 @@ const (
 	firstEvents    = 5557 // the engines' own default
 )
 
-// ports are those that the configuration does not name, by endpoint.
+// ports are replay ports, and others that the configuration does not name, by endpoint.
 type ports struct {
 	replay    map[string]uint16
 	suggested map[string]uint16 // of endpoints without events
@@ -97,13 +97,16 @@ func assignPorts(cfg *config.Config) *ports {
 			used.use(host(&e), e.Address)
 			used.use(host(&e), e.Events.Listen)
 			used.use(host(&e), e.Events.Dial)
+			used.use(host(&e), e.Events.Replay)
 		}
 	}
 	a := &ports{replay: map[string]uint16{}, suggested: map[string]uint16{}}
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
 			source := e.Events.Listen + e.Events.Dial // at most one of them is set
-			if source == "" {
+			if at, err := netip.ParseAddrPort(strings.TrimPrefix(e.Events.Replay, "tcp://")); err == nil {
+				a.replay[e.Address] = at.Port()
+			} else if source == "" {
 				a.suggested[e.Address] = used.next("", firstEvents)
 			} else if addr, err := netip.ParseAddrPort(strings.TrimPrefix(source, "tcp://")); err == nil {
 				a.replay[e.Address] = used.next(host(&e), addr.Port()+replayDistance)

@@ -25,7 +25,7 @@ type Options struct {
 	Release  string // of the engine, such as 0.32.0; "" for arguments that every supported release takes
 	Endpoint string // only this ip:port; "" for all
 	Bind     bool   // also give the arguments of engines that bind their events port (events.dial)
-	Replay   bool   // with a socket on loopback that repeats past batches
+	Replay   bool   // with a socket that repeats past batches
 }
 
 // Engine is how to start the engine of one endpoint.
@@ -125,9 +125,10 @@ func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports
 		engine.Notes = append(engine.Notes, exposure(e))
 	}
 	if o.Replay {
-		events.replay = fmt.Sprintf("tcp://127.0.0.1:%d", ports.replay[e.Address])
-		engine.Notes = append(engine.Notes, fmt.Sprintf(
-			"The replay port %d is bound on loopback: every process of the engine's host can read the latest batches there, token ids included (--no-replay leaves it out).", ports.replay[e.Address]))
+		events.replay = replay(&engine, e, o, ports)
+		if engine.Missing != "" {
+			return engine
+		}
 	}
 	switch o.Kind {
 	case SGLang:
@@ -137,6 +138,36 @@ func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports
 	}
 	engine.Args = append(engine.Args, "--kv-events-config", events.json())
 	return engine
+}
+
+// replay is the address of the engine's replay socket, "" for none. It is where the configuration looks for it; without that it is one
+// that the configuration could name.
+func replay(engine *Engine, e *config.Endpoint, o Options, ports *ports) string {
+	port := ports.replay[e.Address]
+	if e.Events.Replay == "" {
+		if dial := strings.TrimPrefix(e.Events.Dial, "tcp://"); dial != "" && !netip.MustParseAddrPort(dial).Addr().IsLoopback() {
+			engine.Notes = append(engine.Notes, fmt.Sprintf("What the router misses of the events costs what it knows of the cache: "+
+				"events: {replay: \"tcp://%s\"} beside dial has the engine repeat it there, on another open port.",
+				netip.AddrPortFrom(netip.MustParseAddrPort(dial).Addr(), port)))
+			return ""
+		}
+		engine.Notes = append(engine.Notes, fmt.Sprintf("The router asks for what it missed of the events only with "+
+			"events: {replay: \"tcp://127.0.0.1:%d\"}.", port))
+	} else if at := netip.MustParseAddrPort(strings.TrimPrefix(e.Events.Replay, "tcp://")); !at.Addr().IsLoopback() {
+		if !o.Bind {
+			engine.Refused = true
+			engine.Missing = fmt.Sprintf("events.replay %s makes the engine bind that port on every interface of its host, and it repeats the token ids "+
+				"of the latest prompts to whoever asks there, without a password. --bind prints the arguments; with the router on the same host, "+
+				"a replay port on loopback needs no open port.", e.Events.Replay)
+			return ""
+		}
+		engine.Notes = append(engine.Notes, fmt.Sprintf("EXPOSED: the replay port %d repeats the token ids of the latest prompts to whoever reaches it: "+
+			"let only the router's host through.", port))
+		return fmt.Sprintf("tcp://*:%d", port)
+	}
+	engine.Notes = append(engine.Notes, fmt.Sprintf(
+		"The replay port %d is bound on loopback: every process of the engine's host can read the latest batches there, token ids included (--no-replay leaves it out).", port))
+	return fmt.Sprintf("tcp://127.0.0.1:%d", port)
 }
 
 // usable finds what no arguments can express.
@@ -149,7 +180,7 @@ func usable(p *config.Pool, e *config.Endpoint) error {
 			return fmt.Errorf("the served name %q begins with '-': the engine would take it for an option", name)
 		}
 	}
-	for _, source := range []string{e.Events.Listen, e.Events.Dial} {
+	for _, source := range []string{e.Events.Listen, e.Events.Dial, e.Events.Replay} {
 		if source == "" {
 			continue
 		}

@@ -30,8 +30,29 @@ python3 -m sglang.launch_server --model-path "${MODEL:?set it to the name or the
   --enable-cache-report \
   --kv-events-config '{"publisher":"zmq","endpoint":"tcp://127.0.0.1:5558","topic":"kv@chat"}'
 
+# pool chat, endpoint 127.0.0.1:8003
+# it connects to the router at tcp://127.0.0.1:5561 and sends its events there
+# kvsteer reads SGLang's events but has not run with its engines yet.
+# SGLang serves one name, "meta-llama/Llama-3.1-8B-Instruct"; requests for the pool's other models would be
+#   refused.
+# Events of SGLang before 0.5.18 do not tell salted blocks from plain ones.
+# To serve the pool's adapters add: --enable-lora --lora-paths support=PATH
+# Events of SGLang before 0.5.22 do not name adapters.
+python3 -m sglang.launch_server --model-path "${MODEL:?set it to the name or the path of the model}" \
+  --host 127.0.0.1 \
+  --port 8003 \
+  --served-model-name meta-llama/Llama-3.1-8B-Instruct \
+  --page-size 16 \
+  --enable-cache-report \
+  --kv-events-config '{"publisher":"zmq","endpoint":"tcp://127.0.0.1:5561"}'
+
 # pool chat, endpoint 10.0.0.11:8000
 # no arguments: events.dial tcp://10.0.0.11:5557 makes the engine bind that port on every interface of its
+#   host, and it then publishes the token ids of every prompt to whoever reaches the port, without a password.
+#   --bind prints the arguments; with the router on the same host, events.listen needs no open port.
+
+# pool chat, endpoint 10.0.0.12:8000
+# no arguments: events.dial tcp://10.0.0.12:5557 makes the engine bind that port on every interface of its
 #   host, and it then publishes the token ids of every prompt to whoever reaches the port, without a password.
 #   --bind prints the arguments; with the router on the same host, events.listen needs no open port.
 

@@ -24,8 +24,26 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
   --prefix-caching-hash-algo sha256 \
   --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5558","topic":"kv@chat"}'
 
+# pool chat, endpoint 127.0.0.1:8003
+# it connects to the router at tcp://127.0.0.1:5561 and sends its events there
+# Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
+# To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
+PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
+  --host 127.0.0.1 \
+  --port 8003 \
+  --served-model-name meta-llama/Llama-3.1-8B-Instruct llama \
+  --enable-prefix-caching \
+  --enable-prompt-tokens-details \
+  --prefix-caching-hash-algo sha256 \
+  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5561"}'
+
 # pool chat, endpoint 10.0.0.11:8000
 # no arguments: events.dial tcp://10.0.0.11:5557 makes the engine bind that port on every interface of its
+#   host, and it then publishes the token ids of every prompt to whoever reaches the port, without a password.
+#   --bind prints the arguments; with the router on the same host, events.listen needs no open port.
+
+# pool chat, endpoint 10.0.0.12:8000
+# no arguments: events.dial tcp://10.0.0.12:5557 makes the engine bind that port on every interface of its
 #   host, and it then publishes the token ids of every prompt to whoever reaches the port, without a password.
 #   --bind prints the arguments; with the router on the same host, events.listen needs no open port.
 

@@ -1,5 +1,6 @@
 # pool chat, endpoint 127.0.0.1:8000
 # it connects to the router at tcp://127.0.0.1:5557 and sends its events there
+# The router asks for what it missed of the events only with events: {replay: "tcp://127.0.0.1:6557"}.
 # The replay port 6557 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
@@ -14,6 +15,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 
 # pool chat, endpoint 127.0.0.1:8001
 # it connects to the router at tcp://127.0.0.1:5558 and sends its events there
+# The router asks for what it missed of the events only with events: {replay: "tcp://127.0.0.1:6558"}.
 # The replay port 6558 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
@@ -26,12 +28,26 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
   --prefix-caching-hash-algo sha256_cbor \
   --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5558","replay_endpoint":"tcp://127.0.0.1:6558","topic":"kv@chat"}'
 
+# pool chat, endpoint 127.0.0.1:8003
+# it connects to the router at tcp://127.0.0.1:5561 and sends its events there
+# The replay port 5571 is bound on loopback: every process of the engine's host can read the latest batches
+#   there, token ids included (--no-replay leaves it out).
+# To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
+PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
+  --host 127.0.0.1 \
+  --port 8003 \
+  --served-model-name meta-llama/Llama-3.1-8B-Instruct llama \
+  --enable-prefix-caching \
+  --enable-prompt-tokens-details \
+  --prefix-caching-hash-algo sha256_cbor \
+  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5561","replay_endpoint":"tcp://127.0.0.1:5571"}'
+
 # pool chat, endpoint 10.0.0.11:8000
 # it binds tcp://*:5557, where the router dials it as tcp://10.0.0.11:5557
 # EXPOSED: port 5557 is bound on every interface of the engine's host. Whoever reaches it reads the token ids
 #   of every prompt, without a password and in clear text: let only the router's host through.
-# The replay port 6557 is bound on loopback: every process of the engine's host can read the latest batches
-#   there, token ids included (--no-replay leaves it out).
+# What the router misses of the events costs what it knows of the cache: events: {replay:
+#   "tcp://10.0.0.11:6557"} beside dial has the engine repeat it there, on another open port.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --port 8000 \
@@ -39,7 +55,22 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
   --enable-prefix-caching \
   --enable-prompt-tokens-details \
   --prefix-caching-hash-algo sha256_cbor \
-  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://127.0.0.1:6557"}'
+  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}'
+
+# pool chat, endpoint 10.0.0.12:8000
+# it binds tcp://*:5557, where the router dials it as tcp://10.0.0.12:5557
+# EXPOSED: port 5557 is bound on every interface of the engine's host. Whoever reaches it reads the token ids
+#   of every prompt, without a password and in clear text: let only the router's host through.
+# EXPOSED: the replay port 5558 repeats the token ids of the latest prompts to whoever reaches it: let only
+#   the router's host through.
+# To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
+PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
+  --port 8000 \
+  --served-model-name meta-llama/Llama-3.1-8B-Instruct llama \
+  --enable-prefix-caching \
+  --enable-prompt-tokens-details \
+  --prefix-caching-hash-algo sha256_cbor \
+  --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'
 
 # pool code, endpoint 10.0.0.21:8000
 # no arguments: the configuration names no event source. To match its prompts exactly add to this endpoint

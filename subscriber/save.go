@@ -124,8 +124,8 @@ func (f savedFile) setAside() error {
 	return os.Rename(f.path(), filepath.Join(f.dir, f.name+damagedSuffix))
 }
 
-// StateDir is a folder in which subscribers save mirrors. It holds one file for each pool, endpoint and rank, and belongs to one process at
-// a time. The zero StateDir saves nothing.
+// StateDir is a folder in which subscribers save mirrors: one file for each pool, endpoint and rank. It belongs to one process at a time.
+// The zero StateDir saves nothing.
 type StateDir struct {
 	path  string
 	slots chan struct{} // snapshots that may be in memory or being written at one time
@@ -134,20 +134,28 @@ type StateDir struct {
 // savesAtOnce bounds the snapshots of a process: each takes some 20 bytes for a block of its mirror.
 const savesAtOnce = 2
 
-// OpenStateDir makes the folder if it is missing, readable by its owner alone, and checks that files can be written there.
-func OpenStateDir(path string) (StateDir, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return StateDir{}, err
+// NewStateDir names a folder, "" for none. Before the first subscriber runs, Prepare is to be called.
+func NewStateDir(path string) StateDir {
+	if path == "" {
+		return StateDir{}
 	}
-	probe, err := os.CreateTemp(path, "probe-*")
+	return StateDir{path: path, slots: make(chan struct{}, savesAtOnce)}
+}
+
+// Prepare makes the folder if it is missing, for its owner alone, and checks that files can be written there.
+func (d StateDir) Prepare() error {
+	if d.path == "" {
+		return nil
+	}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return err
+	}
+	probe, err := os.CreateTemp(d.path, "probe-*")
 	if err != nil {
-		return StateDir{}, err
+		return err
 	}
 	_, err = probe.WriteString(saveMagic)
-	if err := errors.Join(err, probe.Close(), os.Remove(probe.Name())); err != nil {
-		return StateDir{}, err
-	}
-	return StateDir{path: path, slots: make(chan struct{}, savesAtOnce)}, nil
+	return errors.Join(err, probe.Close(), os.Remove(probe.Name()))
 }
 
 // Forget removes what is saved of an endpoint's rank.

@@ -1,11 +1,16 @@
 package subscriber
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -54,12 +59,25 @@ type saver struct {
 }
 
 // newSaver returns nil where nothing is to be saved: without a replay socket no restored mirror could be proven.
-func newSaver(o Options, mirror keeper) *saver {
+func newSaver(o Options, rules foldOptions, mirror keeper) *saver {
 	if o.StateDir.path == "" || o.Replay == "" {
 		return nil
 	}
-	id := identity{pool: o.Pool, endpoint: o.Endpoint, rank: o.Rank}
+	id := identity{pool: o.Pool, endpoint: o.Endpoint, rank: o.Rank, settings: rules.digest()}
 	return &saver{mirror: mirror, file: newSavedFile(o.StateDir.path, id), id: id, slots: o.StateDir.slots}
+}
+
+// digest stands for all that decides what a mirror makes of events, but for its bound.
+func (o foldOptions) digest() uint64 {
+	h := sha256.New()
+	fmt.Fprintf(h, "demote %d\n", o.demote)
+	for _, name := range slices.Sorted(maps.Keys(o.media)) {
+		fmt.Fprintf(h, "medium %q %d %d\n", name, o.media[name].Medium, o.media[name].Lifetime)
+	}
+	for _, id := range slices.Sorted(maps.Keys(o.adapters)) {
+		fmt.Fprintf(h, "adapter %d %q\n", id, o.adapters[id])
+	}
+	return binary.LittleEndian.Uint64(h.Sum(nil))
 }
 
 // loadSaved fills the mirror from its file, at the beginning of Run. The Sink hears nothing of it before it is proven.

@@ -421,8 +421,8 @@ func (f *savedFile) failWith(bad *failingFile) {
 
 func TestStateDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	d, err := OpenStateDir(dir)
-	if err != nil {
+	d := NewStateDir(dir)
+	if err := d.Prepare(); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -484,12 +484,12 @@ func TestStateDir(t *testing.T) {
 	if diff := cmp.Diff([]string{"chat_a_1_2.mirror", "chat_a_1_2.mirror.part", "notes.txt", "other.mirror"}, left()); diff != "" {
 		t.Errorf("after Retain (-want +got):\n%s", diff)
 	}
-	if err := errors.Join(StateDir{}.Forget("chat", "a", 0), StateDir{}.Retain(nil)); err != nil {
+	if err := errors.Join(NewStateDir("").Prepare(), StateDir{}.Forget("chat", "a", 0), StateDir{}.Retain(nil)); err != nil {
 		t.Error(err)
 	}
 	file := filepath.Join(dir, "notes.txt")
 	for name, path := range map[string]string{"a file": file, "below a file": filepath.Join(file, "x")} {
-		if _, err := OpenStateDir(path); err == nil {
+		if err := NewStateDir(path).Prepare(); err == nil {
 			t.Errorf("%s is taken for a folder", name)
 		}
 	}

@@ -45,6 +45,7 @@ type followers struct {
 	router  *router.Router
 	metrics *subscriber.Metrics
 	replays *subscriber.ReplayLimit
+	state   subscriber.StateDir
 	log     *slog.Logger
 	first   []*follower // of the start
 	orders  chan func(context.Context, *following)
@@ -58,8 +59,8 @@ type following struct {
 }
 
 // newFollowers makes the subscribers of the start and starts none.
-func newFollowers(r *router.Router, m *subscriber.Metrics, log *slog.Logger, all []followed) (*followers, error) {
-	f := &followers{router: r, metrics: m, replays: subscriber.NewReplayLimit(maxReplays), log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
+func newFollowers(r *router.Router, m *subscriber.Metrics, state subscriber.StateDir, log *slog.Logger, all []followed) (*followers, error) {
+	f := &followers{router: r, metrics: m, state: state, replays: subscriber.NewReplayLimit(maxReplays), log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {
@@ -77,7 +78,7 @@ func (f *followers) make(what followed) (*follower, error) {
 	}
 	sub, err := subscriber.New(subscriber.Options{
 		Pool: what.pool, Endpoint: what.endpoint, Listen: what.events.Listen, Dial: what.events.Dial, Topic: what.events.Topic,
-		Replay: what.events.Replay, Replays: f.replays, Sink: source, Log: f.log, Metrics: f.metrics,
+		Replay: what.events.Replay, Replays: f.replays, StateDir: f.state, Sink: source, Log: f.log, Metrics: f.metrics,
 	})
 	if err != nil {
 		source.Close()
@@ -85,7 +86,8 @@ func (f *followers) make(what followed) (*follower, error) {
 	}
 	return &follower{
 		what: what, source: source, subscriber: sub, again: make(chan struct{}, 1), ended: make(chan struct{}),
-		log: f.log.With("pool", what.pool, "endpoint", what.endpoint),
+		forget: func() error { return f.state.Forget(what.pool, what.endpoint, 0) },
+		log:    f.log.With("pool", what.pool, "endpoint", what.endpoint),
 	}, nil
 }
 
@@ -141,6 +143,9 @@ func (f *followers) set(wanted []followed) (errs []error) {
 				delete(s.running, what)
 			}
 		}
+		if err := f.retain(wanted); err != nil {
+			errs = append(errs, err)
+		}
 		for _, what := range wanted {
 			if s.running[what] != nil {
 				continue
@@ -154,6 +159,28 @@ func (f *followers) set(wanted []followed) (errs []error) {
 		}
 	})
 	return errs
+}
+
+// prepare makes ready what is saved. It is to be called before run.
+func (f *followers) prepare(all []followed) error {
+	if err := f.state.Prepare(); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return f.retain(all)
+}
+
+// retain removes what is saved of endpoints that are not followed.
+func (f *followers) retain(all []followed) error {
+	var sources []subscriber.Source
+	for _, what := range all {
+		for rank := range max(what.events.Ranks, 1) {
+			sources = append(sources, subscriber.Source{Pool: what.pool, Endpoint: what.endpoint, Rank: rank})
+		}
+	}
+	if err := f.state.Retain(sources); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return nil
 }
 
 // restart ends the connection with an endpoint's engine, and what is known by it, and takes a new one.
@@ -184,6 +211,7 @@ type follower struct {
 	what       followed
 	source     *router.Source
 	subscriber *subscriber.Subscriber
+	forget     func() error // removes what is saved
 	log        *slog.Logger
 	stop       context.CancelFunc
 	again      chan struct{} // capacity 1: asks for a restart
@@ -206,6 +234,9 @@ func (f *follower) run(ctx context.Context, failed func(error)) {
 		case ctx.Err() != nil:
 			return
 		case err == nil: // a restart
+			if err := f.forget(); err != nil {
+				f.log.Warn("a saved mirror cannot be removed", "error", err)
+			}
 			wait = followRetry
 			continue
 		case failed != nil:

@@ -59,7 +59,7 @@ func newBuilder(o Options, s scope) (*builder, error) {
 	if err := o.validate(s); err != nil {
 		return nil, err
 	}
-	layout, err := LayoutFor(o.Version)
+	layout, err := o.choose()
 	if err != nil {
 		return nil, err
 	}
@@ -99,12 +99,12 @@ func (b *builder) pack(m proto.Message) *anypb.Any {
 	return a
 }
 
-// targetHeaders are the headers that exist only inside Envoy.
-func targetHeaders() []string { return []string{HeaderTarget, HeaderSecond} }
-
 // clientHeaders are removed from what clients send: those that the router alone may set, and those that a filter of the reader's own may.
 func (b *builder) clientHeaders() []string {
-	hs := targetHeaders()
+	hs := b.Headers.targets()
+	if b.Headers == HeadersGAIE {
+		hs = append(hs, GatewaySubset, GatewayServed) // metadata to us, but headers to other endpoint pickers
+	}
 	if b.RankHeader {
 		hs = append(hs, HeaderRank)
 	}
@@ -116,9 +116,12 @@ func (b *builder) clientHeaders() []string {
 	return hs
 }
 
-// settable are the headers that the router may set.
+// settable are the headers that the router may set. In the override_host layout the choice comes in metadata alone.
 func (b *builder) settable() []string {
-	hs := targetHeaders()
+	var hs []string
+	if b.layout != LayoutOverride {
+		hs = b.Headers.targets()
+	}
 	if b.RankHeader {
 		hs = append(hs, HeaderRank)
 	}

@@ -11,7 +11,6 @@ import (
 	codecv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -19,6 +18,9 @@ import (
 const upstreamOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 func (b *builder) clusters() []*clusterv3.Cluster {
+	if b.layout == LayoutOverride {
+		return b.overrideClusters()
+	}
 	var cs []*clusterv3.Cluster
 	for _, p := range b.Pools {
 		if p.Fallback != FallbackNone {
@@ -28,9 +30,8 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	if b.needsDecision() {
 		cs = append(cs, b.composite(ClusterNoFallback, b.choices()))
 	}
-	cs = append(cs, b.byDecision(ClusterPick, HeaderTarget))
-	if b.layout == LayoutComposite {
-		cs = append(cs, b.byDecision(ClusterSecond, HeaderSecond))
+	for i, name := range b.choices() {
+		cs = append(cs, b.byDecision(name, b.Headers.targets()[i]))
 	}
 	for _, p := range b.Pools {
 		if p.Fallback == FallbackEndpoints {
@@ -40,10 +41,22 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	return append(cs, b.router())
 }
 
+// overrideClusters are the pools' endpoints, where the reader has no cluster of them, and the router's.
+func (b *builder) overrideClusters() []*clusterv3.Cluster {
+	var cs []*clusterv3.Cluster
+	for _, p := range b.Pools {
+		if p.Cluster == "" {
+			cs = append(cs, b.overridden(p))
+		}
+	}
+	return append(cs, b.router())
+}
+
 // choices are the clusters that dial what the router chose. The compat layout knows the first choice only: before 1.40 a member that
-// finds no host ends the request, and there the headers are hidden (so gone) at the first attempt.
+// finds no host ends the request, and there the headers are hidden (so gone) at the first attempt. So does the endpoint picker protocol, whose
+// one header cannot be read by two clusters.
 func (b *builder) choices() []string {
-	if b.layout == LayoutComposite {
+	if b.layout == LayoutComposite && b.Headers == HeadersKvsteer {
 		return []string{ClusterPick, ClusterSecond}
 	}
 	return []string{ClusterPick}
@@ -52,13 +65,16 @@ func (b *builder) choices() []string {
 // members are the clusters that a pool's decided requests try in turn, one an attempt. The fallback stands there twice because its
 // first endpoint may be the dead first choice again, which Envoy does not know for the same host.
 func (b *builder) members(p Pool) []string {
-	return append(b.choices(), p.fallbackCluster(), p.fallbackCluster())
+	return append(b.choices(), b.fallbackCluster(p), b.fallbackCluster(p))
 }
 
 // fallbackCluster is the cluster that serves the pool's requests without a decision.
-func (p Pool) fallbackCluster() string {
-	if p.Cluster != "" {
+func (b *builder) fallbackCluster(p Pool) string {
+	switch {
+	case p.Cluster != "":
 		return p.Cluster
+	case b.layout == LayoutOverride:
+		return PoolCluster(p.Name)
 	}
 	return FallbackCluster(p.Name)
 }
@@ -86,12 +102,7 @@ func (b *builder) composite(name string, members []string) *clusterv3.Cluster {
 func (b *builder) byDecision(name, header string) *clusterv3.Cluster {
 	lb := &clusterv3.Cluster_OriginalDstLbConfig{UseHttpHeader: true, HttpHeaderName: header}
 	if b.layout == LayoutComposite {
-		lb = &clusterv3.Cluster_OriginalDstLbConfig{MetadataKey: &metadatav3.MetadataKey{
-			Key: metadataTargets,
-			Path: []*metadatav3.MetadataKey_PathSegment{{
-				Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: header},
-			}},
-		}}
+		lb = &clusterv3.Cluster_OriginalDstLbConfig{MetadataKey: metadataKey(metadataTargets, header)}
 	}
 	return &clusterv3.Cluster{
 		Name:                          name,
@@ -108,15 +119,19 @@ func (b *builder) byDecision(name, header string) *clusterv3.Cluster {
 }
 
 func (b *builder) fallback(p Pool) *clusterv3.Cluster {
-	name := FallbackCluster(p.Name)
-	policy := clusterv3.Cluster_LEAST_REQUEST
+	c := b.endpoints(FallbackCluster(p.Name), p)
+	c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
 	if b.Balance == RoundRobin {
-		policy = clusterv3.Cluster_ROUND_ROBIN
+		c.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 	}
+	return c
+}
+
+// endpoints is a cluster of a pool's endpoints, without a policy.
+func (b *builder) endpoints(name string, p Pool) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-		LbPolicy:             policy,
 		ConnectTimeout:       duration(connectTimeout),
 		// Panic mode spreads requests over all endpoints, healthy or not; at 1 % it begins when none is healthy.
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 1}},
@@ -154,7 +169,7 @@ func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
 		UpstreamProtocolOptions:   &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: explicit},
 	}
 	if hide {
-		mutation := &headermutationv3.HeaderMutation{Mutations: &headermutationv3.Mutations{RequestMutations: removals(targetHeaders())}}
+		mutation := &headermutationv3.HeaderMutation{Mutations: &headermutationv3.Mutations{RequestMutations: removals(b.Headers.targets())}}
 		o.HttpFilters = []*hcmv3.HttpFilter{
 			{
 				Name:       "envoy.filters.http.header_mutation",

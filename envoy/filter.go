@@ -17,6 +17,7 @@ const (
 	sectionFields   = "access_log_json_format"
 	sectionHosts    = "virtual_hosts"
 	sectionClusters = "clusters"
+	sectionOwn      = "your_clusters"
 )
 
 // RenderFilter gives what a configuration of the reader's own needs beside what it has, as one YAML document: a mapping of sections, each
@@ -68,14 +69,18 @@ func (b *builder) pieces() []piece {
 	if !b.AllPaths {
 		ps = append(ps, piece{sectionRuntime, b.runtime(), ""})
 	}
-	return append(ps,
+	ps = append(ps,
 		piece{sectionEarly, manager, "early_header_mutation_extensions"},
 		piece{sectionFilters, manager, "http_filters"},
 		piece{sectionLog, manager, "access_log"},
-		piece{sectionFields, stringStruct(decisionFields()), ""},
+		piece{sectionFields, stringStruct(b.decisionFields()), ""},
 		piece{sectionHosts, b.routeTable(), "virtual_hosts"},
 		piece{sectionClusters, &bootstrapv3.Bootstrap_StaticResources{Clusters: b.clusters()}, "clusters"},
 	)
+	if own := b.ownClusters(); own != nil {
+		ps = append(ps, piece{sectionOwn, &bootstrapv3.Bootstrap_StaticResources{Clusters: own}, "clusters"})
+	}
+	return ps
 }
 
 // get gives the value of a key, nil when it is not there.
@@ -117,7 +122,11 @@ func (b *builder) filterNotes() []note {
 			"defaults turn load into 503s, and how much an engine gets is the router's business."},
 		{where: "typed_per_filter_config", text: "Enables the filters for the requests of this route."},
 		{where: "route idle_timeout", text: "A long prefill sends nothing for minutes, and Envoy counts that as idle."},
-		{where: "route upgrade_configs", text: "An upgrade with a body would hang in the buffer filter until the idle timeout."},
-		{where: "request_body_buffer_limit", text: "Room for the whole body: the default is 1 MiB."},
+		{where: "route upgrade_configs", text: b.upgradeNote()},
+		{where: "request_body_buffer_limit", text: b.roomNote()},
+		{where: "^ " + sectionOwn, text: "What to add to clusters that you have. load_balancing_policy takes the place of their lb_policy; what you have balanced by so far may stand in " +
+			"its fallback_policy. Their hosts must be the endpoints of kvsteer's configuration, ip:port for ip:port: whatever of its list a cluster does not " +
+			"hold is passed over. Give them an idle_timeout of 3s too (HttpProtocolOptions, common_http_protocol_options): engines close idle " +
+			"connections after 5 s, and a request on such a connection is a 503."},
 	}
 }

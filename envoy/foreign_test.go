@@ -67,8 +67,7 @@ func lbEndpoint(address string) string {
 // startForeign runs the foreign configuration with the pieces for o.
 func startForeign(t testing.TB, s setup, o Options, engines []*engine, shop *engine) *proxy {
 	t.Helper()
-	o.Version = s.known()
-	pieces, err := RenderFilter(o)
+	pieces, err := RenderFilter(s.options(o))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"flag"
 	"os"
 	"path/filepath"
@@ -10,17 +11,47 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"github.com/goccy/go-yaml"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/*.golden.yaml")
 
-// goldenCase is one configuration, or the pieces for another one, rendered in both layouts.
+// goldenCase is one configuration, or the pieces for another one, rendered in every layout that takes it.
 type goldenCase struct {
 	name    string
 	scope   scope
 	options Options
+}
+
+// in gives the case in a layout, of the oldest release that takes it. The one for requests that a decision alone can place is not for the
+// override_host layout, and one that names a release itself is for that layout alone.
+func (c goldenCase) in(l Layout) (goldenCase, bool) {
+	c.options.Layout = ""
+	if c.options.Version != "" && l != LayoutOverride {
+		return c, false
+	}
+	c.options.Version = cmp.Or(c.options.Version, releases()[l])
+	if l == LayoutOverride {
+		c.options.Layout = l
+		for _, p := range c.options.Pools {
+			if p.Fallback == FallbackNone {
+				return c, false
+			}
+		}
+	}
+	return c, true
+}
+
+// eachGolden gives all cases in all layouts.
+func eachGolden(f func(l Layout, c goldenCase)) {
+	for _, l := range []Layout{LayoutComposite, LayoutCompat, LayoutOverride} {
+		for _, c := range goldenCases() {
+			if c, ok := c.in(l); ok {
+				f(l, c)
+			}
+		}
+	}
 }
 
 func (c goldenCase) render() ([]byte, error) {
@@ -71,6 +102,12 @@ func goldenCases() []goldenCase {
 		{"routers", whole, Options{Routers: []string{"10.0.0.1:9002", "10.0.0.2:9002"}, AccessLogService: true, Pools: []Pool{chat}}},
 		{"router_names", whole, Options{Routers: []string{"kvsteer.example.com:9002"}, Pools: []Pool{chat}}},
 
+		{"full_duplex", whole, Options{Body: BodyFullDuplex, AccessLogService: true, Pools: []Pool{chat}}},
+		{"gaie", whole, Options{Headers: HeadersGAIE, AccessLogService: true, RankHeader: true, Pools: []Pool{chat}}},
+		{"gaie_full_duplex", whole, Options{Headers: HeadersGAIE, Body: BodyFullDuplex, Pools: []Pool{with(chat, Match{Host: "chat.example.com"})}}},
+		{"gaie_1.40", whole, Options{Headers: HeadersGAIE, Version: "1.40.0", Pools: []Pool{chat}}},
+		{"gaie_full_duplex_1.40", whole, Options{Headers: HeadersGAIE, Body: BodyFullDuplex, Version: "1.40.0", Pools: []Pool{chat}}},
+
 		{"filter", filterOnly, Options{AccessLogService: true, StripHeaders: []string{"X-Cache-Salt"}, RankHeader: true, Pools: []Pool{own(chat)}}},
 		{"filter_pools", filterOnly, Options{
 			Routers: []string{"10.0.0.1:9002", "kvsteer.example.com:9002"}, RouterTLS: TLS{CAFile: "/etc/kvsteer/ca.pem", ServerName: "router.example.com"},
@@ -85,6 +122,12 @@ func goldenCases() []goldenCase {
 			AllPaths: true, EngineTLS: TLS{CAFile: "/etc/kvsteer/engines.pem", ServerName: "engines.example.com"}, EngineHTTP2: true,
 			Pools: []Pool{with(own(chat), Match{PathPrefix: "/llm"})},
 		}},
+		{"filter_own_pools", filterOnly, Options{Balance: RoundRobin, Pools: []Pool{
+			with(own(chat), Match{Host: "chat.example.com"}), with(own(embed), Match{Host: "embed.example.com"}),
+			with(Pool{Name: "code", Endpoints: []string{"10.0.0.31:8000"}}, Match{Host: "code.example.com"}),
+		}}},
+		{"filter_full_duplex", filterOnly, Options{Body: BodyFullDuplex, AccessLogService: true, Pools: []Pool{own(chat)}}},
+		{"filter_gaie", filterOnly, Options{Headers: HeadersGAIE, Body: BodyFullDuplex, Pools: []Pool{own(chat)}}},
 	}
 }
 
@@ -94,36 +137,33 @@ func goldenFile(layout Layout, name string) string {
 
 // releases are the oldest Envoy of each layout.
 func releases() map[Layout]string {
-	return map[Layout]string{LayoutComposite: "1.40.0", LayoutCompat: "1.37.0"}
+	return map[Layout]string{LayoutComposite: "1.40.0", LayoutCompat: "1.37.0", LayoutOverride: "1.37.0"}
 }
 
 func TestGolden(t *testing.T) {
 	want := map[string]bool{}
-	for layout, version := range releases() {
-		for _, c := range goldenCases() {
-			file := goldenFile(layout, c.name)
-			want[file] = true
-			t.Run(strings.TrimPrefix(file, "testdata/"), func(t *testing.T) {
-				c.options.Version = version
-				got, err := c.render()
-				if err != nil {
+	eachGolden(func(l Layout, c goldenCase) {
+		file := goldenFile(l, c.name)
+		want[file] = true
+		t.Run(strings.TrimPrefix(file, "testdata/"), func(t *testing.T) {
+			got, err := c.render()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)
 				}
-				if *update {
-					if err := os.WriteFile(file, got, 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-				golden, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatalf("%v (go test ./envoy -run TestGolden -update writes it)", err)
-				}
-				if diff := cmp.Diff(string(golden), string(got)); diff != "" {
-					t.Errorf("differs from the golden file (-golden +rendered):\n%s", diff)
-				}
-			})
-		}
-	}
+			}
+			golden, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatalf("%v (go test ./envoy -run TestGolden -update writes it)", err)
+			}
+			if diff := gocmp.Diff(string(golden), string(got)); diff != "" {
+				t.Errorf("differs from the golden file (-golden +rendered):\n%s", diff)
+			}
+		})
+	})
 	files, err := filepath.Glob("testdata/*.golden.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden files: %v", err)
@@ -151,14 +191,11 @@ func decode(t testing.TB, text []byte) *bootstrapv3.Bootstrap {
 
 // The YAML writer, its order and its comments change nothing of what was built.
 func TestRenderedIsWhatWasBuilt(t *testing.T) {
-	for _, version := range releases() {
-		for _, c := range goldenCases() {
-			c.options.Version = version
-			if c.scope == whole {
-				requireSame(t, c.options)
-			}
+	eachGolden(func(_ Layout, c goldenCase) {
+		if c.scope == whole {
+			requireSame(t, c.options)
 		}
-	}
+	})
 }
 
 func requireSame(t testing.TB, o Options) {
@@ -167,7 +204,7 @@ func requireSame(t testing.TB, o Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layout, err := LayoutFor(o.Version)
+	layout, err := o.choose()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +214,7 @@ func requireSame(t testing.TB, o Options) {
 		t.Errorf("breaks a rule of Envoy's API: %v", err)
 	}
 	// As JSON, because packed messages hold their maps in any order; protojson sorts them.
-	if diff := cmp.Diff(protojson.Format(built), protojson.Format(decode(t, text))); diff != "" {
+	if diff := gocmp.Diff(protojson.Format(built), protojson.Format(decode(t, text))); diff != "" {
 		t.Errorf("differs (-built +rendered):\n%s", diff)
 	}
 }
@@ -186,23 +223,20 @@ func requireSame(t testing.TB, o Options) {
 func TestNotesAreUsed(t *testing.T) {
 	var all strings.Builder
 	missing := map[string]bool{}
-	for layout, version := range releases() {
-		for _, c := range goldenCases() {
-			c.options.Version = version
-			text, err := c.render()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, line := range strings.Split(string(text), "\n") {
-				if comment, ok := strings.CutPrefix(strings.TrimSpace(line), "# "); ok {
-					all.WriteString(comment + " ")
-				}
-			}
-			for _, n := range (&builder{Options: c.options.withDefaults(), layout: layout, scope: c.scope}).notes() {
-				missing[n.text] = true
+	eachGolden(func(l Layout, c goldenCase) {
+		text, err := c.render()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			if comment, ok := strings.CutPrefix(strings.TrimSpace(line), "# "); ok {
+				all.WriteString(comment + " ")
 			}
 		}
-	}
+		for _, n := range (&builder{Options: c.options.withDefaults(), layout: l, scope: c.scope}).notes() {
+			missing[n.text] = true
+		}
+	})
 	notes := make([]string, 0, len(missing))
 	for text := range missing {
 		notes = append(notes, text)

@@ -15,20 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // engine is a small upstream that remembers what it was sent. Its answer is its name.
@@ -98,163 +86,6 @@ func (e *engine) requests() []seen {
 	return append([]seen(nil), e.seen...)
 }
 
-// stub is an external-processing server that gives one decision to everybody.
-type stub struct {
-	addr  string
-	grpc  *grpc.Server
-	hang  atomic.Bool
-	deaf  atomic.Bool // takes no records
-	blind atomic.Bool // decides by the headers and ends the stream
-
-	health *health.Server
-
-	mu      sync.Mutex
-	records []*datav3.HTTPAccessLogEntry
-	target  string
-	second  string
-	headers []map[string]string
-}
-
-func startStub(t testing.TB, address string, options ...grpc.ServerOption) *stub {
-	t.Helper()
-	network := "tcp"
-	if file, unix := unixPath(address); unix {
-		network, address = "unix", file
-	}
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &stub{addr: l.Addr().String(), health: health.NewServer()}
-	s.grpc = grpc.NewServer(append(options, grpc.MaxRecvMsgSize(64<<20), grpc.UnaryInterceptor(s.healthCheck))...)
-	if network == "unix" {
-		s.addr = "unix:" + address
-	}
-	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
-	healthv1.RegisterHealthServer(s.grpc, s.health)
-	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.grpc.Serve(l)
-	}()
-	t.Cleanup(func() { s.grpc.Stop(); <-done })
-	return s
-}
-
-// healthCheck hangs as the rest does.
-func (s *stub) healthCheck(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if s.hang.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return next(ctx, req)
-}
-
-func (s *stub) decide(target, second string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.target, s.second = target, second
-}
-
-// asked are the headers of the requests so far.
-func (s *stub) asked() []map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]map[string]string(nil), s.headers...)
-}
-
-// Process answers as the router does: nothing until the body is there, then headers and metadata, then the end of the stream.
-func (s *stub) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			return nil
-		}
-		if s.hang.Load() {
-			<-stream.Context().Done()
-			return nil
-		}
-		switch v := m.Request.(type) {
-		case *extprocv3.ProcessingRequest_RequestHeaders:
-			all := map[string]string{}
-			for _, h := range v.RequestHeaders.Headers.Headers {
-				all[h.Key] += string(h.RawValue) + h.Value
-			}
-			s.mu.Lock()
-			s.headers = append(s.headers, all)
-			s.mu.Unlock()
-			reply := &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}
-			if v.RequestHeaders.EndOfStream || s.blind.Load() {
-				reply.RequestHeaders.Response = s.response()
-				return stream.Send(s.decorate(&extprocv3.ProcessingResponse{Response: reply}))
-			}
-			if err := stream.Send(&extprocv3.ProcessingResponse{Response: reply}); err != nil {
-				return err
-			}
-		case *extprocv3.ProcessingRequest_RequestBody:
-			return stream.Send(s.decorate(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
-				RequestBody: &extprocv3.BodyResponse{Response: s.response()},
-			}}))
-		default:
-			return fmt.Errorf("unexpected message %T", v)
-		}
-	}
-}
-
-// StreamAccessLogs keeps the records of Envoy's access log.
-func (s *stub) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
-	if s.deaf.Load() {
-		return status.Error(codes.Unimplemented, "unknown service")
-	}
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			return nil
-		}
-		s.mu.Lock()
-		s.records = append(s.records, m.GetHttpLogs().GetLogEntry()...)
-		s.mu.Unlock()
-	}
-}
-
-// logged are the records so far.
-func (s *stub) logged() []*datav3.HTTPAccessLogEntry {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]*datav3.HTTPAccessLogEntry(nil), s.records...)
-}
-
-func (s *stub) response() *extprocv3.CommonResponse {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := &extprocv3.CommonResponse{ClearRouteCache: true, HeaderMutation: &extprocv3.HeaderMutation{}}
-	// authorization and x-extra break the filter's mutation rules.
-	set := map[string]string{HeaderTarget: s.target, HeaderSecond: s.second, "x-extra": "1", "authorization": "forged"}
-	for name, value := range set {
-		if value == "" {
-			r.HeaderMutation.RemoveHeaders = append(r.HeaderMutation.RemoveHeaders, name)
-			continue
-		}
-		r.HeaderMutation.SetHeaders = append(r.HeaderMutation.SetHeaders, &corev3.HeaderValueOption{
-			Header: &corev3.HeaderValue{Key: name, RawValue: []byte(value)},
-		})
-	}
-	return r
-}
-
-func (s *stub) decorate(r *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, err := structpb.NewStruct(map[string]any{MetadataNamespace: map[string]any{
-		KeyDecisionID: "r1-7", KeyPool: "chat", KeyEndpoint: s.target, KeyReason: "matched", KeyMatched: 512, KeyPrompt: 640, KeyMode: "on", KeyRung: "exact",
-	}})
-	if err == nil {
-		r.DynamicMetadata = m
-	}
-	return r
-}
-
 // proxy is a running Envoy.
 type proxy struct {
 	url, admin string
@@ -265,7 +96,8 @@ type proxy struct {
 func startEnvoy(t testing.TB, s setup, o Options) *proxy {
 	t.Helper()
 	dir := t.TempDir()
-	o.Listen, o.Admin, o.Version = "127.0.0.1:0", "127.0.0.1:0", s.known()
+	o = s.options(o)
+	o.Listen, o.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	o.AccessLog = filepath.Join(dir, "access.log")
 	text, err := Render(o)
 	if err != nil {

@@ -11,9 +11,6 @@ import (
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	streamlogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
-	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
-	movev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
@@ -71,18 +68,6 @@ func (b *builder) httpFilters() []*hcmv3.HttpFilter {
 	return append(b.ownFilters(), b.filter(filterRouter, &routerv3.Router{}))
 }
 
-// ownFilters are those of the decision, in their order.
-func (b *builder) ownFilters() []*hcmv3.HttpFilter {
-	fs := []*hcmv3.HttpFilter{
-		b.filter(filterBuffer, &bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(uint32(b.MaxBody))}),
-		b.filter(filterExtProc, b.extProc()),
-	}
-	if b.layout == LayoutComposite {
-		fs = append(fs, b.filter(filterMove, b.moveTargets()))
-	}
-	return fs
-}
-
 // filter runs for every request of a whole configuration, and otherwise for those whose route says so.
 func (b *builder) filter(kind string, config proto.Message) *hcmv3.HttpFilter {
 	return &hcmv3.HttpFilter{
@@ -98,48 +83,6 @@ func (b *builder) filterName(kind string) string {
 		return strings.Replace(kind, "envoy.filters.http.", "kvsteer.", 1)
 	}
 	return kind
-}
-
-// moveTargets takes the decision out of the headers, where engines would see it, into metadata of the request, which every attempt
-// can read: an upstream filter that removed the headers would remove them for the retry too, and with them the second choice.
-func (b *builder) moveTargets() *movev3.Config {
-	c := &movev3.Config{}
-	for _, h := range targetHeaders() {
-		c.RequestRules = append(c.RequestRules, &movev3.Config_Rule{
-			Header:          h,
-			OnHeaderPresent: &movev3.Config_KeyValuePair{MetadataNamespace: metadataTargets, Key: h},
-			Remove:          true,
-		})
-	}
-	return c
-}
-
-func (b *builder) extProc() *extprocv3.ExternalProcessor {
-	var secrets []*matcherv3.StringMatcher
-	for _, h := range secretHeaders() {
-		secrets = append(secrets, exact(h))
-	}
-	return &extprocv3.ExternalProcessor{
-		GrpcService:      routerService(),
-		FailureModeAllow: true,
-		MessageTimeout:   duration(b.MessageTimeout),
-		ProcessingMode: &extprocv3.ProcessingMode{
-			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
-			RequestBodyMode:     extprocv3.ProcessingMode_BUFFERED,
-			RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
-			ResponseHeaderMode:  extprocv3.ProcessingMode_SKIP,
-			ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
-			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
-		},
-		MutationRules: &mutationrulesv3.HeaderMutationRules{
-			DisallowAll:     yes(),
-			AllowExpression: &matcherv3.RegexMatcher{Regex: strings.Join(b.settable(), "|")},
-		},
-		ForwardRules: &extprocv3.HeaderForwardingRules{DisallowedHeaders: &matcherv3.ListStringMatcher{Patterns: secrets}},
-		MetadataOptions: &extprocv3.MetadataOptions{
-			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{MetadataNamespace}},
-		},
-	}
 }
 
 // accessLog writes one JSON object per request. Nothing in it comes from a body.
@@ -161,7 +104,7 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 		"upstream":       "%UPSTREAM_HOST%",
 		"attempts":       "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
 	}
-	maps.Copy(line, decisionFields())
+	maps.Copy(line, b.decisionFields())
 	format := &corev3.SubstitutionFormatString{
 		Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: stringStruct(line)},
 	}
@@ -181,10 +124,13 @@ func (b *builder) accessLog() *accesslogv3.AccessLog {
 }
 
 // decisionFields are the fields of a log line that come from the router.
-func decisionFields() map[string]string {
+func (b *builder) decisionFields() map[string]string {
 	fields := map[string]string{}
 	for _, key := range []string{KeyDecisionID, KeyPool, KeyMode, KeyEndpoint, KeyRung, KeyReason, KeyMatched, KeyPrompt} {
 		fields[key] = metadata(key)
+	}
+	if b.RankHeader {
+		fields[KeyRank] = metadata(KeyRank)
 	}
 	return fields
 }
@@ -241,7 +187,7 @@ func (b *builder) localReplies() *hcmv3.LocalReplyConfig {
 			JsonFormat: &structpb.Struct{Fields: map[string]*structpb.Value{"error": errorObject}},
 		},
 	}}
-	if b.needsDecision() {
+	if b.needsDecision() && b.layout != LayoutOverride {
 		c.Mappers = []*hcmv3.ResponseMapper{{
 			Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 				ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"UH"}},

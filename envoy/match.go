@@ -81,8 +81,8 @@ func (c *checker) match(key string, m Match) {
 		c.bad(key+"header.value", m.HeaderValue, "a value without control characters and outer spaces beside the name %q", m.HeaderName)
 	}
 	if m.HeaderName != "" && !validHeader(m.HeaderName) {
-		c.bad(key+"header.name", m.HeaderName, "an ordinary header name (no pseudo header, host, %s, %s, x-envoy-… or a header that is kept from the router: %s)",
-			HeaderTarget, HeaderSecond, strings.Join(secretHeaders(), ", "))
+		c.bad(key+"header.name", m.HeaderName, "an ordinary header name (no pseudo header, host, %s, x-envoy-… or a header that is kept from the router: %s)",
+			strings.Join(choiceHeaders(), ", "), strings.Join(secretHeaders(), ", "))
 	}
 }
 
@@ -121,16 +121,8 @@ func validHost(h string) bool {
 
 // validHeader takes a canonical name. A header that the router is not shown cannot be a key, as both must see the same.
 func validHeader(name string) bool {
-	switch name {
-	case "", "host", HeaderTarget, HeaderSecond:
-		return false
-	}
-	for _, s := range secretHeaders() {
-		if name == s {
-			return false
-		}
-	}
-	return !strings.HasPrefix(name, internalPrefix) &&
+	return name != "" && name != "host" && !slices.Contains(choiceHeaders(), name) && !slices.Contains(secretHeaders(), name) &&
+		!strings.HasPrefix(name, internalPrefix) &&
 		only(name, func(r rune) bool { return isAlnum(r) || strings.ContainsRune("!#$%&'*+-.^_`|~", r) })
 }
 

@@ -18,7 +18,7 @@ const HeaderDecision = "x-kvsteer-decision"
 // namespace that the filter does not list under metadata_options.receiving_namespaces.untyped.
 const MetadataNamespace = "kvsteer"
 
-// metadataTargets holds the two target headers, under their names, in the composite layout.
+// metadataTargets holds the target headers, under their names, in the composite layout.
 const metadataTargets = "kvsteer.target"
 
 // Keys under [MetadataNamespace]. Values are strings but for the two token counts, which are numbers.
@@ -31,7 +31,8 @@ const (
 	KeyReason     = "reason"
 	KeyMatched    = "matched_tokens"
 	KeyPrompt     = "prompt_tokens"
-	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where the router is told to rank
+	KeyRank       = "rank"   // a number; only where decisions choose the data-parallel rank
+	KeyRanked     = "ranked" // up to 8 endpoints by cost, joined by commas: the choice first; only where it is to be obeyed
 )
 
 // Names of the endpoint-picker protocol, which gateways of the Gateway API inference extension speak.
@@ -57,7 +58,7 @@ const (
 // clusterPrefix begins the names of all clusters of this package.
 const clusterPrefix = "kvsteer_"
 
-// PoolCluster is the composite cluster that a pool's route names.
+// PoolCluster is the cluster that a pool's route names: a composite, or in the override_host layout that of the endpoints themselves.
 func PoolCluster(pool string) string { return clusterPrefix + "pool_" + pool }
 
 // FallbackCluster is the cluster of a pool's endpoints that serves requests without a decision.

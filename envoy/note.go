@@ -40,7 +40,7 @@ func (b *builder) wholeNotes() []note {
 		{where: "typed_config stream_idle_timeout", text: "A long prefill sends nothing for minutes, and Envoy counts that as idle."},
 		{where: "typed_config use_remote_address", text: "Log the address of the connection, not one that the client claims."},
 		{where: "typed_config normalize_path", text: "Routes see one spelling of a path."},
-		{where: "typed_config http_protocol_options", text: "Upgrades are ignored: an upgrade with a body hangs in a buffering filter until the idle timeout."},
+		{where: "typed_config http_protocol_options", text: "Upgrades are ignored: an upgrade with a body hangs in the filters until the idle timeout."},
 		{where: "typed_config early_header_mutation_extensions", text: "Before routing and before any filter: a client cannot name the endpoint that serves it, " +
 			"nor steer Envoy's retries and timeouts."},
 		{where: "typed_config access_log", text: "One JSON line per request: Envoy's view beside the router's decision. Nothing in it comes from a body."},
@@ -48,7 +48,7 @@ func (b *builder) wholeNotes() []note {
 		{where: "^ node", text: "Envoy wants both for the files with the paths of certificates."},
 		{where: "typed_config local_reply_config", text: "What Envoy answers by itself has the shape of OpenAI errors."},
 		{where: "route_config ignore_port_in_host_matching", text: "A client may name the port beside the host."},
-		{where: "request_body_buffer_limit", text: "Room for the whole body, as the buffer filter has it: the default is 1 MiB."},
+		{where: "request_body_buffer_limit", text: b.roomNote()},
 		{where: "typed_per_filter_config", text: "No decision is needed here, so the router is not asked."},
 		{where: "routes not_routed", text: "Engines serve metrics, cache resets, adapter loading and more on the port of their API."},
 		{where: "static_resources clusters", text: "Circuit breakers are raised everywhere: their defaults turn load into 503s, and how much an engine gets " +
@@ -62,17 +62,16 @@ func (b *builder) commonNotes() []note {
 		{where: "http_filters " + b.filterName(filterBuffer), text: "Larger bodies are answered with 413, whether or not the router reads them; the router is asked when the whole body is " +
 			"here, and a retry has all of it."},
 		{where: "http_filters " + b.filterName(filterExtProc), text: "Asks the router for each request."},
-		{where: "typed_config failure_mode_allow", text: "Fail open: with the router down, slow or wrong the request goes on to the fallback."},
+		{where: "typed_config failure_mode_allow", text: b.failureNote()},
 		{where: "typed_config message_timeout", text: "How long the router may take; its own budget must be smaller."},
-		{where: "typed_config processing_mode", text: "Headers and the whole body of the request; nothing of the response, so that no answer waits for the router."},
-		{where: "typed_config mutation_rules", text: "The router can set these headers and nothing else."},
+		{where: "typed_config processing_mode", text: b.processingNote()},
+		{where: "typed_config mutation_rules", text: b.mutationNote()},
 		{where: "typed_config forward_rules", text: "Credentials stay out of the router."},
-		{where: "typed_config metadata_options", text: "Lets the decision into dynamic metadata, for the access log."},
+		{where: "typed_config metadata_options", text: b.metadataNote()},
 		{where: "route timeout", text: "The default would cut every answer after 15 s."},
-		{where: "route retry_policy", text: "Only failures before an engine has seen the request, so that no prompt is computed twice. " +
-			"A composite cluster tries its next member at each attempt, a fallback another endpoint."},
+		{where: "route retry_policy", text: b.retryNote()},
 		{where: "route regex_rewrite", text: "Engines know their paths without the pool's prefix. The router sees the path with it."},
-		{where: b.inClusters(ClusterPick), text: "The address in " + HeaderTarget + "."},
+		{where: b.inClusters(ClusterPick), text: "The address in " + b.Headers.targets()[0] + "."},
 		{where: b.inClusters(ClusterSecond), text: "The address in " + HeaderSecond + "."},
 		{where: b.inClusters(ClusterRouter), text: "The router, or several of them."},
 		{where: b.inClusters(ClusterNoFallback), text: "For requests that only a decision can place; without one no host is found: 503."},
@@ -91,7 +90,12 @@ func (b *builder) commonNotes() []note {
 		{where: "common_tls_context validation_context_sds_secret_config", text: "The paths stand in files of their own, which makes Envoy take certificates that are replaced."},
 		{where: "upstream_connection_options", text: "Notices within a minute that a host died without a word while a request waits for its answer."},
 		{where: "response_headers_to_add", text: "For debugging: tells clients which engine served them, and why."},
-		{where: "routes no_pool", all: true, text: "No pool's key fits. The router may still know the pool by the model; without its decision: 503."},
+		{where: "routes no_pool", all: true, text: b.keylessNote()},
+		{where: "override_host_sources", text: "The router's list: the first attempt goes to its first endpoint, the next attempts to those behind it. Endpoints that the " +
+			"cluster does not hold are passed over. Envoy's own health checks do not count here: the router leaves out what is unhealthy."},
+		{where: "fallback_policy", text: "Without a list, and behind its end. Here health checks count."},
+		{where: "selected_host_key", text: "Tells the router which endpoint gave the answer."},
+		{where: ClusterRouter + " close_connections_on_host_health_failure", text: "In full duplex nothing else ends a request that waits for a router that hangs, but the idle timeout."},
 	}
 }
 
@@ -99,7 +103,7 @@ func (b *builder) commonNotes() []note {
 func (b *builder) ownFallback() string {
 	for _, p := range b.Pools {
 		if p.Fallback == FallbackEndpoints {
-			return FallbackCluster(p.Name)
+			return b.fallbackCluster(p)
 		}
 	}
 	return ""
@@ -124,13 +128,20 @@ func (b *builder) anyHostNote() string {
 
 func (b *builder) poolNotes(p Pool) []note {
 	decided := fmt.Sprintf("Pool %s (%s).", p.Name, p.Match)
+	if b.layout == LayoutOverride {
+		return b.overrideNotes(p)
+	}
 	if p.Fallback == FallbackNone {
 		return []note{{where: "routes " + p.Name + "/decided", all: true, text: decided + " Without a decision: 503."}}
 	}
-	members := fmt.Sprintf("Pool %s: the first choice, then the second, then the fallback. A member without a host (no decision) is passed over within the attempt.", p.Name)
+	order := "the first choice, then the second, then the fallback"
+	if len(b.choices()) == 1 {
+		order = "the choice, then the fallback"
+	}
+	members := fmt.Sprintf("Pool %s: %s. A member without a host (no decision) is passed over within the attempt.", p.Name, order)
 	if b.layout == LayoutCompat {
 		decided += " The router has decided: its reply set the header and cleared the route that was chosen without it."
-		members = fmt.Sprintf("Pool %s: the first choice, then the fallback. The second choice is left out: before 1.40 a member without a host ends the request.", p.Name)
+		members = fmt.Sprintf("Pool %s: the first choice, then the fallback. No second choice: before 1.40 a member without a host ends the request.", p.Name)
 	} else {
 		decided += " With a decision or without: the composite cluster passes over members that have no host."
 	}

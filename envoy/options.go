@@ -50,11 +50,21 @@ type Options struct {
 	// unknown, which gives the layout that every supported release understands. See [LayoutFor].
 	Version string
 
+	// Layout is the shape of routes and clusters. Default: that of LayoutFor.
+	Layout Layout
+
+	// Body is how the filter shows bodies to the router. Default [BodyBuffered].
+	Body Body
+
+	// Headers is the vocabulary of the router's replies, which must be set to the same. Default [HeadersKvsteer].
+	Headers Headers
+
 	// MessageTimeout is how long Envoy waits for the router before the request goes to the fallback. It must exceed the router's
-	// own budget. From 10ms to 1m, default 1s.
+	// own budget. From 10ms to 1m, default 1s. [BodyFullDuplex] has no such limit.
 	MessageTimeout time.Duration
 
-	// MaxBody is the largest request body in bytes; Envoy answers 413 beyond it. From 1 MiB to 1 GiB, default 32 MiB.
+	// MaxBody is the largest request body in bytes; Envoy answers 413 beyond it. With [BodyFullDuplex] a larger one passes, but is not
+	// sent again to another endpoint. From 1 MiB to 1 GiB, default 32 MiB.
 	MaxBody int64
 
 	// AllPaths routes every path to the engines instead of [InferencePaths] and GET /v1/models. Engines serve their metrics,
@@ -156,6 +166,8 @@ func (o Options) withDefaults() Options {
 	def(&o.Listen, DefaultListen)
 	def(&o.Admin, DefaultAdmin)
 	def((*string)(&o.Balance), string(LeastRequest))
+	def((*string)(&o.Body), string(BodyBuffered))
+	def((*string)(&o.Headers), string(HeadersKvsteer))
 	if len(o.Routers) == 0 {
 		o.Routers = []string{DefaultRouter}
 	}
@@ -196,8 +208,15 @@ func (o Options) validate(s scope) error {
 		c.listen(o.Listen)
 		c.admin(o.Admin)
 	}
-	if _, err := LayoutFor(o.Version); err != nil {
+	layout, err := o.choose()
+	if err != nil {
 		c.errs = append(c.errs, err)
+	}
+	if o.Body != BodyBuffered && o.Body != BodyFullDuplex {
+		c.bad("body", o.Body, "%s or %s", BodyBuffered, BodyFullDuplex)
+	}
+	if o.Headers != HeadersKvsteer && o.Headers != HeadersGAIE {
+		c.bad("headers", o.Headers, "%s or %s", HeadersKvsteer, HeadersGAIE)
 	}
 	if o.MessageTimeout < minMessageTimeout || o.MessageTimeout > maxMessageTimeout {
 		c.bad("message_timeout", o.MessageTimeout, "%v to %v", minMessageTimeout, maxMessageTimeout)
@@ -214,5 +233,8 @@ func (o Options) validate(s scope) error {
 	c.stripped(o)
 	c.pools(o.Pools, s)
 	c.keys(o.Pools)
+	if layout == LayoutOverride {
+		c.overridden(o.Pools)
+	}
 	return errors.Join(c.errs...)
 }

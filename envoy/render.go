@@ -82,6 +82,10 @@ func (b *builder) header() []string {
 		why = "a route for requests with a decision, then one for those without. With Envoy 1.40 or newer the layout " +
 			"composite also retries at the router's second choice (kvsteer envoy --envoy-version 1.40)."
 	}
+	if b.layout == LayoutOverride {
+		release = "1.37 or newer"
+		why = "each pool is one cluster, which tries the endpoints of the router's list in turn."
+	}
 	if b.scope == filterOnly {
 		return wrap(b.filterHeader(release), noteWidth)
 	}

@@ -58,7 +58,11 @@ func (b *builder) virtualHost(name, domain string, pools []Pool) *routev3.Virtua
 		vh.Routes = append(vh.Routes, b.poolRoutes(p)...)
 		covered = covered || p.Match.PathPrefix == "" && p.Match.HeaderName == ""
 	}
-	if !covered && b.needsDecision() {
+	switch {
+	case covered || !b.needsDecision():
+	case b.layout == LayoutOverride:
+		vh.Routes = append(vh.Routes, b.keylessRoute())
+	default:
 		vh.Routes = append(vh.Routes, b.noFallbackRoute("no_pool", Match{}))
 	}
 	if !b.AllPaths && b.scope == whole {
@@ -85,18 +89,21 @@ func (b *builder) poolRoutes(p Pool) []*routev3.Route {
 	if p.Fallback == FallbackNone {
 		return []*routev3.Route{b.noFallbackRoute(p.Name+"/decided", p.Match)}
 	}
-	fallback := p.fallbackCluster()
+	fallback := b.fallbackCluster(p)
 	models := b.plainRoute(p.Name+"/models", b.modelsMatch(p.Match), p.Match, fallback, b.fallbackRetries())
 	if b.scope == whole {
 		models.TypedPerFilterConfig = b.withoutRouter()
 	}
 
+	if b.layout == LayoutOverride {
+		return []*routev3.Route{models, b.route(p.Name+"/decided", b.match(p.Match), p.Match, fallback, b.retries(overrideAttempts-1))}
+	}
 	decided := b.route(p.Name+"/decided", b.match(p.Match), p.Match, PoolCluster(p.Name), b.compositeRetries(len(b.members(p))))
 	if b.layout == LayoutComposite {
 		return []*routev3.Route{models, decided}
 	}
 	decided.Match.Headers = append(decided.Match.Headers, &routev3.HeaderMatcher{
-		Name:                 HeaderTarget,
+		Name:                 b.Headers.targets()[0],
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
 	})
 	undecided := b.route(p.Name+"/fallback", b.match(p.Match), p.Match, fallback, b.fallbackRetries())
@@ -113,14 +120,26 @@ func (b *builder) noFallbackRoute(name string, m Match) *routev3.Route {
 }
 
 func (b *builder) refusedRoute() *routev3.Route {
+	return b.answer("not_routed", &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}, 404,
+		"this path is not routed to engines: only inference paths and GET "+modelsPath+" are, because engines serve "+
+			"their management on the same port (kvsteer envoy --all-paths routes everything)")
+}
+
+// keylessRoute answers requests that no pool's key fits, where a decision could not place them.
+func (b *builder) keylessRoute() *routev3.Route {
+	match := b.match(Match{})
+	if !b.AllPaths {
+		match.PathSpecifier = regexPath("", append(InferencePaths(), modelsPath))
+	}
+	return b.answer("no_pool", match, 503, "no engine was chosen: no pool matches the host, path and headers of this request")
+}
+
+// answer is a route that Envoy serves by itself.
+func (b *builder) answer(name string, match *routev3.RouteMatch, status uint32, text string) *routev3.Route {
 	return &routev3.Route{
-		Name:  "not_routed",
-		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
-			Status: 404,
-			Body: inline("this path is not routed to engines: only inference paths and GET " + modelsPath + " are, because engines serve " +
-				"their management on the same port (kvsteer envoy --all-paths routes everything)"),
-		}},
+		Name:                 name,
+		Match:                match,
+		Action:               &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: status, Body: inline(text)}},
 		TypedPerFilterConfig: b.withoutBody(),
 	}
 }
@@ -210,9 +229,12 @@ func regexPath(prefix string, paths []string) *routev3.RouteMatch_SafeRegex {
 	return &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: pathRegex(prefix, paths)}}
 }
 
-// withoutBody keeps a route's requests from the router and answers them before their body is there.
+// withoutBody keeps a route's requests from the router, and answers them before their body is there.
 func (b *builder) withoutBody() map[string]*anypb.Any {
 	c := b.withoutRouter()
+	if b.Body == BodyFullDuplex {
+		return c
+	}
 	c[b.filterName(filterBuffer)] = b.pack(&bufferv3.BufferPerRoute{Override: &bufferv3.BufferPerRoute_Disabled{Disabled: true}})
 	return c
 }

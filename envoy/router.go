@@ -35,6 +35,8 @@ func (b *builder) router() *clusterv3.Cluster {
 			HealthyThreshold:   u32(1),
 			HealthChecker:      &corev3.HealthCheck_GrpcHealthCheck_{GrpcHealthCheck: &corev3.HealthCheck_GrpcHealthCheck{}},
 		}},
+		CloseConnectionsOnHostHealthFailure: b.Body == BodyFullDuplex,
+
 		CircuitBreakers: unlimited(),
 		TransportSocket: b.routerSocket(),
 		TypedExtensionProtocolOptions: b.protocol(&upstreamv3.HttpProtocolOptions{

@@ -153,8 +153,8 @@ func (c *checker) stripped(o Options) {
 	for i, h := range o.StripHeaders {
 		key, name := fmt.Sprintf("strip_headers[%d]", i), strings.ToLower(h)
 		if !validHeader(name) || framing(name) {
-			c.bad(key, h, "an ordinary header name (no pseudo header, host, %s, %s, x-envoy-…, header of the message's form, or header that is kept from the router: %s)",
-				HeaderTarget, HeaderSecond, strings.Join(secretHeaders(), ", "))
+			c.bad(key, h, "an ordinary header name (no pseudo header, host, %s, x-envoy-…, header of the message's form, or header that is kept from the router: %s)",
+				strings.Join(choiceHeaders(), ", "), strings.Join(secretHeaders(), ", "))
 			continue
 		}
 		for j, p := range o.Pools {
@@ -206,6 +206,16 @@ func (c *checker) pools(pools []Pool, s scope) {
 			owner[a] = ekey
 		}
 		c.match(key+"match.", p.Match)
+	}
+}
+
+// overridden: what the policy does not find it draws, so nothing of it waits for a decision.
+func (c *checker) overridden(pools []Pool) {
+	for i, p := range pools {
+		if p.Fallback == FallbackNone {
+			c.bad(fmt.Sprintf("pools[%d].fallback", i), p.Fallback, "%s, or a cluster of your own with kvsteer envoy --filter-only, in the layout %s: its clusters "+
+				"always draw an endpoint when there is no decision", FallbackEndpoints, LayoutOverride)
+		}
 	}
 }
 

@@ -55,6 +55,7 @@ func decisionReply(kind phase, d router.Decision) *response {
 	}
 	r := reply(decisionMutation(first, second))
 	r.DynamicMetadata = metadata(d)
+	pin(r, d)
 	return r
 }
 
@@ -79,18 +80,20 @@ func decisionMutation(endpoint, second string) *extprocv3.CommonResponse {
 
 // metadata describes a decision for the access log and for other filters.
 func metadata(d router.Decision) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		envoy.MetadataNamespace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			envoy.KeyDecisionID: structpb.NewStringValue(d.ID),
-			envoy.KeyPool:       structpb.NewStringValue(d.Pool),
-			envoy.KeyMode:       structpb.NewStringValue(d.Mode.String()),
-			envoy.KeyEndpoint:   structpb.NewStringValue(d.Endpoint),
-			envoy.KeyRung:       structpb.NewStringValue(string(d.Rung)),
-			envoy.KeyReason:     structpb.NewStringValue(string(d.Reason)),
-			envoy.KeyMatched:    structpb.NewNumberValue(float64(d.Matched)),
-			envoy.KeyPrompt:     structpb.NewNumberValue(float64(d.Prompt)),
-		}}),
-	}}
+	fields := map[string]*structpb.Value{
+		envoy.KeyDecisionID: structpb.NewStringValue(d.ID),
+		envoy.KeyPool:       structpb.NewStringValue(d.Pool),
+		envoy.KeyMode:       structpb.NewStringValue(d.Mode.String()),
+		envoy.KeyEndpoint:   structpb.NewStringValue(d.Endpoint),
+		envoy.KeyRung:       structpb.NewStringValue(string(d.Rung)),
+		envoy.KeyReason:     structpb.NewStringValue(string(d.Reason)),
+		envoy.KeyMatched:    structpb.NewNumberValue(float64(d.Matched)),
+		envoy.KeyPrompt:     structpb.NewNumberValue(float64(d.Prompt)),
+	}
+	if d.Pinned {
+		fields[envoy.KeyRank] = structpb.NewNumberValue(float64(d.Rank))
+	}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{envoy.MetadataNamespace: structpb.NewStructValue(&structpb.Struct{Fields: fields})}}
 }
 
 // validate drops addresses that Envoy could not use, and reports whether it dropped one. Without a first choice there is no second.

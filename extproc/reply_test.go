@@ -87,6 +87,43 @@ func TestDecisionReply(t *testing.T) {
 				fields { key: "prompt_tokens" value { number_value: 7 } }
 			} } } }`,
 		},
+		{
+			name: "pinned to a rank", at: headersPhase, d: router.Decision{ID: "d", Pool: "chat", Endpoint: "[::1]:80", Pinned: true, Rank: 0, Rung: router.RungExact, Reason: "prefix"},
+			want: `request_headers { response { clear_route_cache: true header_mutation {
+				set_headers { header { key: "x-target-endpoint" raw_value: "[::1]:80" } append_action: OVERWRITE_IF_EXISTS_OR_ADD }
+				set_headers { header { key: "x-data-parallel-rank" raw_value: "0" } append_action: OVERWRITE_IF_EXISTS_OR_ADD }
+				remove_headers: "x-target-endpoint-2"
+			} } }
+			dynamic_metadata { fields { key: "kvsteer" value { struct_value {
+				fields { key: "decision_id" value { string_value: "d" } }
+				fields { key: "pool" value { string_value: "chat" } }
+				fields { key: "mode" value { string_value: "on" } }
+				fields { key: "endpoint" value { string_value: "[::1]:80" } }
+				fields { key: "rung" value { string_value: "exact" } }
+				fields { key: "reason" value { string_value: "prefix" } }
+				fields { key: "matched_tokens" value { number_value: 0 } }
+				fields { key: "prompt_tokens" value { number_value: 0 } }
+				fields { key: "rank" value { number_value: 0 } }
+			} } } }`,
+		},
+		{
+			name: "a rank that is only observed", at: bodyPhase,
+			d: router.Decision{ID: "e", Mode: router.ModeObserve, Endpoint: "[::1]:80", Pinned: true, Rank: 3, Rung: router.RungLoad, Reason: "load"},
+			want: `request_body { response { clear_route_cache: true header_mutation {
+				remove_headers: "x-target-endpoint" remove_headers: "x-target-endpoint-2"
+			} } }
+			dynamic_metadata { fields { key: "kvsteer" value { struct_value {
+				fields { key: "decision_id" value { string_value: "e" } }
+				fields { key: "pool" value { string_value: "" } }
+				fields { key: "mode" value { string_value: "observe" } }
+				fields { key: "endpoint" value { string_value: "[::1]:80" } }
+				fields { key: "rung" value { string_value: "load" } }
+				fields { key: "reason" value { string_value: "load" } }
+				fields { key: "matched_tokens" value { number_value: 0 } }
+				fields { key: "prompt_tokens" value { number_value: 0 } }
+				fields { key: "rank" value { number_value: 3 } }
+			} } } }`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -39,6 +39,14 @@ type Options struct {
 	Replays *ReplayLimit
 	// Keep is how long the blocks of a lost connection are kept for a replay to prove that they are still there. Default 10 min.
 	Keep time.Duration
+	// Media says what the media are that events name, by name in any case, over what is built in: "gpu", "device" and no name are the
+	// device; "cpu", "cpu_pinned" and "host" are MediumHost; "disk" is MediumDisk with a lifetime of 10 minutes; all others are ignored.
+	Media map[string]MediumRule
+	// Demote is how long a block that the engine removed from its device is taken to be in MediumHost, for engines whose offload
+	// tier publishes nothing. 0 = it is gone.
+	Demote time.Duration
+	// Adapters are the names of adapters by lora_id, for engines whose events have no names. Blocks of an adapter without a name are not mirrored.
+	Adapters map[int64]string
 
 	// StateDir is where the mirror is saved, to be taken up by the next process once a replay has proven that the engine is the same.
 	// Without Replay nothing is saved.
@@ -131,6 +139,19 @@ func (o Options) withDefaults() (Options, error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.Sink == nil {
 		bad("Sink: missing")
+	}
+	media, err := lowerMedia(o.Media)
+	if err != nil {
+		bad("Media: %w", err)
+	}
+	o.Media = media
+	if o.Demote < 0 {
+		bad("Demote %v: must not be negative", o.Demote)
+	}
+	for id, name := range o.Adapters {
+		if name == "" {
+			bad("Adapters: id %d has an empty name", id)
+		}
 	}
 	switch {
 	case (o.Listen == "") == (o.Dial == ""):

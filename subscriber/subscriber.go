@@ -72,7 +72,9 @@ func New(o Options) (*Subscriber, error) {
 		host = ""
 	}
 	s.host = net.JoinHostPort(host, port)
-	f := newFold(foldOptions{pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, sink: observer{s}, log: o.Log})
+	f := newFold(foldOptions{
+		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters, sink: observer{s}, log: o.Log,
+	})
 	s.fold, s.saver = f, newSaver(o, f.o, f)
 	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}
 	s.asks = pace{burst: askBurst, interval: askInterval}

@@ -35,7 +35,7 @@ func hand(t *testing.T, cfg *config.Config) handed {
 		t.Fatal(err)
 	}
 	return handed{
-		poolConfigs(cfg), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg), cfg.Admin.Write,
+		poolConfigs(cfg, keys), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg), cfg.Admin.Write,
 	}
 }
 
@@ -73,7 +73,7 @@ func TestEveryKeyIsClassified(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := `pools: [{name: chat, models: [tiny], api_key_file: ` + filepath.Join(dir, "one") + `, endpoints: [{address: "10.0.0.1:8000", events: {dial: "tcp://10.0.0.1:5557"}}]}]`
+	text := `pools: [{name: chat, models: [tiny], api_key_file: ` + filepath.Join(dir, "one") + `, tiers: {media: [{name: cpu, tier: host}]}, adapter_ids: [{id: 1, name: sql}], endpoints: [{address: "10.0.0.1:8000", events: {dial: "tcp://10.0.0.1:5557"}}]}]`
 	parse := func() *config.Config {
 		cfg, err := config.Parse("kvsteer.yaml", []byte(text))
 		if err != nil {
@@ -100,6 +100,8 @@ func TestEveryKeyIsClassified(t *testing.T) {
 			v.SetString(v.String() + "x")
 		case v.Kind() == reflect.Bool:
 			v.SetBool(!v.Bool())
+		case v.CanFloat():
+			v.SetFloat(v.Float() / 2)
 		case v.CanInt():
 			v.SetInt(v.Int() - 1)
 		case v.Kind() == reflect.Slice:

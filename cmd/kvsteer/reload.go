@@ -34,7 +34,7 @@ const maxNamed = 20
 // reloads bring a changed configuration file into a running service.
 type reloads struct {
 	path     string
-	capacity int // endpoints that the index was made for
+	capacity int // endpoints that the index was made for, each of their ranks counted
 	service  *service
 	log      *slog.Logger
 	metrics  *config.Metrics
@@ -140,8 +140,12 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 	if err != nil {
 		return done, err
 	}
-	if n := next.Endpoints(); n > r.capacity {
-		return done, fmt.Errorf("pools: %d endpoints, and the index was made for %d when the router started: restart it, with index.max_endpoints for more to come", n, r.capacity)
+	if n := next.Ranks(); n > r.capacity {
+		what := count(n, "endpoint")
+		if n > next.Endpoints() {
+			what += ", each of their ranks counted"
+		}
+		return done, fmt.Errorf("pools: %s, and the index was made for %d when the router started: restart it, with index.max_endpoints for more to come", what, r.capacity)
 	}
 	r.restrain(next, &done)
 	done.enter(config.Diff(r.current, next), !maps.Equal(keys, r.keys))
@@ -156,7 +160,7 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 		}
 	}
 	s := r.service
-	if err := s.router.Apply(poolConfigs(next), settings(next, tokenizers.current, keys)); err != nil {
+	if err := s.router.Apply(poolConfigs(next, keys), settings(next, tokenizers.current, keys)); err != nil {
 		if tokenizers.current != r.tokenizers.current {
 			tokenizers.current.Close()
 		}

@@ -32,7 +32,7 @@ func TestEachSourceHasASlot(t *testing.T) {
 	}
 	for round := range 2 {
 		for i, f := range s.followers.first {
-			source := f.source
+			source := f.sources[0]
 			source.Reset(subscriber.CauseGap)
 			source.Store(subscriber.Any, []uint64{uint64(round*endpoints + i)})
 		}

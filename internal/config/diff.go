@@ -59,14 +59,14 @@ func diff(changes []Change, at place, a, b reflect.Value) []Change {
 	return changes
 }
 
-// diffList compares lists whose elements are told apart by their first key: name and address.
+// diffList compares lists whose elements are told apart by their first key: name, address or id.
 func diffList(changes []Change, list place, a, b reflect.Value) []Change {
 	at := map[string]int{}
 	for i := range b.Len() {
-		at[b.Index(i).Field(0).String()] = i
+		at[first(b.Index(i))] = i
 	}
 	for i := range a.Len() {
-		name := a.Index(i).Field(0).String()
+		name := first(a.Index(i))
 		element := list.element(name)
 		if j, ok := at[name]; ok {
 			changes = diff(changes, element, a.Index(i), b.Index(j))
@@ -76,13 +76,16 @@ func diffList(changes []Change, list place, a, b reflect.Value) []Change {
 		}
 	}
 	for i := range b.Len() {
-		if name := b.Index(i).Field(0).String(); has(at, name) {
+		if name := first(b.Index(i)); has(at, name) {
 			element := list.element(name)
 			changes = append(changes, Change{element.key, element.of, Added})
 		}
 	}
 	return changes
 }
+
+// first is the text of an element's first key.
+func first(element reflect.Value) string { return fmt.Sprint(element.Field(0).Interface()) }
 
 func has(m map[string]int, key string) bool {
 	_, ok := m[key]

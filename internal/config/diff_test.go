@@ -37,6 +37,11 @@ pools:
 			{"pools[chat].endpoints[10.0.0.1:8000].drain", "pools.endpoints.drain", Changed},
 			{"pools[chat].endpoints[10.0.0.2:8000].events.dial", "pools.endpoints.events.dial", Changed},
 		}},
+		{"lists in a pool", strings.Replace(base, "models: [tiny],", "models: [tiny], tiers: {host_weight: 0.7, media: [{name: s3, tier: disk}]}, adapter_ids: [{id: 3, name: sql}],", 1), []Change{
+			{"pools[chat].tiers.media[s3]", "pools.tiers.media", Added},
+			{"pools[chat].tiers.host_weight", "pools.tiers.host_weight", Changed},
+			{"pools[chat].adapter_ids[3]", "pools.adapter_ids", Added},
+		}},
 		{"endpoints by IPv6 addresses", strings.ReplaceAll(base, "10.0.0.3:8000", "[fd00::3]:8000"), []Change{
 			{"pools[code].endpoints[10.0.0.3:8000]", "pools.endpoints", Removed},
 			{"pools[code].endpoints[[fd00::3]:8000]", "pools.endpoints", Added},

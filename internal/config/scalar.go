@@ -44,6 +44,12 @@ func scalar(text string, v reflect.Value) error {
 			return fmt.Errorf("%q is not a whole number", text)
 		}
 		*p = n
+	case *float64:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", text)
+		}
+		*p = n
 	default:
 		return fmt.Errorf("no rule for the type %s", v.Type())
 	}

@@ -23,6 +23,8 @@ pools:
   api_key_file: key
   match: {path_prefix: /chat}
   fallback: none
+  tiers: {media: [{name: CPU, tier: host, lifetime: 1m}, {name: s3, tier: ignore}], host_weight: 0.75, disk_weight: 0, demote: 5m}
+  adapter_ids: [{id: 1, name: sql}]
   endpoints:
   - {address: "10.0.0.11:8000", drain: true, events: {listen: "tcp://127.0.0.1:5557"}}
 - name: code

@@ -53,6 +53,15 @@ func Merge(config, pieces []byte) ([]byte, error) {
 		host["routes"] = append(slices.Clone(at[[]any](piece, "routes")), at[[]any](host, "routes")...)
 	}
 	routes["virtual_hosts"] = hosts
+	for _, piece := range at[[]any](p, "your_clusters") {
+		piece := piece.(object)
+		cs := at[[]any](static, "clusters")
+		i := slices.IndexFunc(cs, func(c any) bool { return at[string](c, "name") == at[string](piece, "name") })
+		if i < 0 {
+			return nil, fmt.Errorf("merge: the configuration has no cluster %q", at[string](piece, "name"))
+		}
+		maps.Copy(cs[i].(object), piece)
+	}
 	static["clusters"] = append(at[[]any](static, "clusters"), at[[]any](p, "clusters")...)
 	return json.MarshalIndent(c, "", " ")
 }

@@ -29,6 +29,7 @@ access_log: [{name: records}]
 access_log_json_format: {pool: p}
 virtual_hosts: [{domains: [a], routes: [{name: one}, {name: two}]}, {domains: [b], routes: [{name: three}]}]
 clusters: [{name: pick}]
+your_clusters: [{name: engines, load_balancing_policy: {a: b}}]
 `
 	const want = `
 layered_runtime: {layers: [{name: kvsteer}]}
@@ -44,7 +45,7 @@ static_resources:
             virtual_hosts:
             - {domains: [a], routes: [{name: one}, {name: two}, {name: mine}]}
             - {domains: [b], routes: [{name: three}]}
-  clusters: [{name: engines}, {name: pick}]
+  clusters: [{name: engines, load_balancing_policy: {a: b}}, {name: pick}]
 `
 	for _, tt := range []struct {
 		name, config, pieces, want, err string
@@ -52,6 +53,7 @@ static_resources:
 		{"all pieces", ownConfig, pieces, want, ""},
 		{"few pieces", ownConfig, "http_filters: [{name: ask}]", strings.Replace(ownConfig, "{name: router}", "{name: ask}, {name: router}", 1), ""},
 		{"a layer is there", "layered_runtime: {layers: [{name: mine}]}" + ownConfig, "layered_runtime: {layers: [{name: kvsteer}]}", "layered_runtime: {layers: [{name: mine}, {name: kvsteer}]}" + ownConfig, ""},
+		{"no such cluster", ownConfig, "your_clusters: [{name: shop}]", "", `no cluster "shop"`},
 		{"no listener", "static_resources: {clusters: []}", pieces, "", "no HTTP connection manager"},
 		{"no routes", strings.Replace(ownConfig, "route_config", "rds", 1), pieces, "", "no HTTP connection manager"},
 		{"no filters", strings.Replace(ownConfig, "[{name: auth}, {name: router}]", "[]", 1), pieces, "", "no HTTP connection manager"},

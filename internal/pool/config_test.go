@@ -47,6 +47,15 @@ func TestNewValidates(t *testing.T) {
 		{"share above all", with(func(c *Config) { c.Unsteered = 101 }), []string{"percent: 101"}},
 		{"draining endpoint of another pool", second(func(c *Config) { c.Draining = []string{"10.0.0.1:8000"} }), []string{"is no endpoint of the pool"}},
 		{"draining endpoint in another spelling", with(func(c *Config) { c.Draining = []string{"[::ffff:10.0.0.1]:8000"} }), nil},
+		{"ranks", with(func(c *Config) { c.Ranks, c.PinRank = map[string]int{"10.0.0.1:8000": 64}, true }), nil},
+		{"too many ranks", with(func(c *Config) { c.Ranks = map[string]int{"10.0.0.1:8000": 65} }), []string{`"10.0.0.1:8000" has 65 ranks, want 1 to 64`}},
+		{"no ranks", with(func(c *Config) { c.Ranks = map[string]int{"10.0.0.1:8000": 0} }), []string{`"10.0.0.1:8000" has 0 ranks`}},
+		{"ranks of another endpoint", with(func(c *Config) { c.Ranks = map[string]int{"10.0.0.9:8000": 2} }), []string{`"10.0.0.9:8000" has ranks, and is no endpoint of the pool`}},
+		{"pinned without ranks", with(func(c *Config) { c.PinRank = true }), []string{`pools[0].pin_rank: endpoint "10.0.0.1:8000" has 1 ranks`}},
+		{"pinned with different ranks", with(func(c *Config) {
+			c.Endpoints = append(c.Endpoints, "10.0.0.2:8000")
+			c.Ranks, c.PinRank = map[string]int{"10.0.0.1:8000": 2, "10.0.0.2:8000": 3}, true
+		}), []string{`pools[0].pin_rank: endpoint "10.0.0.2:8000" has 3 ranks`}},
 		{"everything at once", []Config{{MaxModelLen: -1}}, []string{"name: empty", "models: none", "endpoints: none", "max_model_len"}},
 	}
 	for _, tt := range tests {

@@ -9,6 +9,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/kvindex"
+	"github.com/kvsteer/kvsteer/subscriber"
 )
 
 // candidate is one target of a request's pool that is healthy and does not drain.
@@ -18,6 +19,7 @@ type candidate struct {
 	from, to  int // its ranks with known blocks, in scratch.known
 	share     int // ranks over which the mean is taken of what these hold
 	blockSize int // tokens per block; 0 when the prompt is not matched here
+	coldest   subscriber.Medium
 	extraKeys bool
 	life      uint64 // of the endpoint's engine
 }
@@ -127,6 +129,7 @@ func (sc *scratch) index(c *candidate, asked int) {
 			c.blockSize = 0
 			return
 		}
+		c.coldest = max(c.coldest, state.about.Coldest)
 		sc.known = append(sc.known, state.slot)
 	}
 	c.to = len(sc.known)

@@ -86,7 +86,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	for i := range 8 {
 		w.hold(address(i), block, plain, tokens[:(i+1)*8_000])
 	}
-	f, sc := w.r.all()[0], new(scratch)
+	f, sc := w.r.all()[0], &scratch{settings: w.r.settings.Load()}
 	watch := w.r.m.start(w.r.now)
 	one := func() {
 		sc.gather(f, -1)

@@ -38,7 +38,7 @@
 //	record of the first, twice    backlog     0   running     0
 //
 // What counts as held: whole blocks, in the candidate's own block size, never up to the last token of the prompt, as engines compute at
-// least that one. Tokens held outside of the device count for Options.TierWeight each. A salted prompt is only matched where events tell
+// least that one. Tokens held outside of the device count for less: see TierWeights. A salted prompt is only matched where events tell
 // salted blocks from plain ones.
 //
 // # Modes

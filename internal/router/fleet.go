@@ -141,10 +141,14 @@ func (f *fleet) hasEvents() bool {
 
 // modelLen is the model's length in tokens, 0 when not known. What the configuration says goes before what an engine tells.
 func (f *fleet) modelLen() int {
-	if n := f.pool.Load().MaxModelLen(); n > 0 {
+	p := f.pool.Load()
+	if n := p.MaxModelLen(); n > 0 {
 		return n
 	}
-	return int(f.maxLen.Load())
+	if n := int(f.maxLen.Load()); n > 0 {
+		return n
+	}
+	return p.ToldModelLen()
 }
 
 // overModel says whether a prompt is longer than the model takes, as far as is known. The engine also wants room for one token of the answer.
@@ -235,7 +239,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	second = sc.second(first, w, random)
 	if b.number != 0 {
 		s := sc.standings[first]
-		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(w), prompt, s.last, now)
+		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(), prompt, s.last, now)
 	}
 	return first, second
 }
@@ -283,7 +287,7 @@ func (f *fleet) move(number uint64, addr string, now time.Time) (choice *target)
 	choice = o.target
 	f.release(*o, now)
 	choice.account.forget(o.uncached, now.Sub(o.since))
-	t := f.target(addr)
+	t := f.instead(o.target, addr)
 	if t == nil {
 		f.open.take(number)
 		return choice

@@ -17,8 +17,9 @@ const (
 // charge lives for ever, and at rest everything is exactly zero.
 //
 // Ranks among which the engine spreads requests prefill side by side, one request each: the queue is served at the rate of as many ranks as it
-// has charges, at most all. Which rank a charge is at is not known. So the last block of a prompt completes that charge alone, as
-// one before it may be long under way at another rank, where a single queue would have ended it first.
+// has charges, at most all. That errs to the slow side, since it still serves one charge after the other: of four alike the first has all four
+// ranks, and the last one. Which rank a charge is at is not known. So the last block of a prompt completes that charge alone, as one before it
+// may be long under way at another rank, where a single queue would have ended it first.
 type account struct {
 	served  float64           // tokens computed since the queue was last empty
 	queued  ring              // charges not complete, in order

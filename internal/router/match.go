@@ -14,6 +14,7 @@ const maxBlockSizes = 4
 // an engine computes at least the last token of a prompt, so that it has something to sample from, and reuses whole blocks only.
 func (r *Router) match(sc *scratch, ns blockhash.Namespace, tokens []uint32, watch *stopwatch) (usable int) {
 	sc.sizes = sc.sizes[:0]
+	tiers := sc.settings.tiers(ns.Pool)
 	for i := range sc.candidates {
 		size := sc.candidates[i].blockSize
 		if size == 0 || slices.Contains(sc.sizes, size) {
@@ -52,6 +53,7 @@ func (r *Router) match(sc *scratch, ns blockhash.Namespace, tokens []uint32, wat
 			// A rank whose blocks are not known counts as one without blocks.
 			s, share := &sc.standings[j], sc.candidates[j].share
 			s.device, s.any, s.last = device*size/share, any*size/share, sc.keys[blocks-1]
+			s.colder = tiers.of(sc.candidates[j].coldest)
 		}
 		watch.lap(stageMatch)
 	}

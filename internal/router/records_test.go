@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -266,7 +267,7 @@ func (h *history) check() {
 	for i, target := range f.all() {
 		held, prompts := 0, 0.0
 		for _, o := range h.open {
-			if o.d.Endpoint == address(i) {
+			if o.d.Endpoint == target.endpoint.Addr() && (!target.pinned || o.d.Rank == target.ranks[0].number) {
 				held += o.prompt
 				prompts += float64(o.prompt)
 			}
@@ -283,8 +284,8 @@ func (h *history) check() {
 
 // TestRecordsAgainstModel: charges are never negative, always those of the open decisions, and zero at rest.
 func TestRecordsAgainstModel(t *testing.T) {
-	for seed := range uint64(4) {
-		h := &history{world: newWorld(t, Options{PrefillRate: 40}, chat(4)), rnd: rand.New(rand.NewPCG(seed, 11)), want: map[RecordOutcome]float64{}}
+	for seed, c := range []pool.Config{chat(4), chat(4), ranked(4, 2, false), ranked(4, 3, true)} {
+		h := &history{world: newWorld(t, Options{PrefillRate: 40}, c), rnd: rand.New(rand.NewPCG(uint64(seed), 11)), want: map[RecordOutcome]float64{}}
 		for range 2000 {
 			h.step()
 			h.check()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -518,11 +519,11 @@ func TestDecisionIDs(t *testing.T) {
 }
 
 func TestNewValidates(t *testing.T) {
-	_, err := New(Options{Budget: -1, PrefillRate: -1, TierWeight: 2})
+	_, err := New(Options{Budget: -1, PrefillRate: -1, Tiers: map[string]TierWeights{"chat": {Host: 2}, "code": {Disk: math.NaN()}}})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, part := range []string{"pools", "index", "budget", "prefill rate", "tier weight"} {
+	for _, part := range []string{"pools", "index", "budget", "prefill rate", `pool "chat": host weight: 2`, `pool "code": disk weight: NaN`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error lacks %q: %v", part, err)
 		}

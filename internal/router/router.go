@@ -28,6 +28,7 @@ type Options struct {
 	Pools     *pool.Set
 	Index     *kvindex.Index
 	Tokenizer Tokenizer         // nil: only prompts given as token ids are matched
+	Render    bool              // Tokenizer asks render endpoints
 	Texts     *approx.Index     // what endpoints were sent, by text; nil: prompts are not matched by their text
 	APIKeys   map[string]string // by pool: what the engines' tokenizer asks for as Bearer; none for pools not named
 
@@ -39,8 +40,8 @@ type Options struct {
 	// PrefillRate is the estimated speed of one endpoint in prompt tokens per second, at which charged tokens are worked off, in pools
 	// that name none of their own. Default 8,000.
 	PrefillRate float64
-	// TierWeight is the worth of a token held outside of the device, in device tokens: 0 to 1. Default 0.8; negative for none.
-	TierWeight float64
+	// Tiers is the worth of tokens held outside of the device, by pool. Pools not named have [DefaultTierWeights].
+	Tiers map[string]TierWeights
 	// MemoryWeight is the price of a token that already fills an endpoint's cache with running and recent requests, in prefill tokens.
 	// Default 0.01; negative for none.
 	MemoryWeight float64
@@ -81,15 +82,12 @@ func New(o Options) (*Router, error) {
 	if o.Index == nil {
 		errs = append(errs, errors.New("index: none given"))
 	}
-	settings, err := Settings{Tokenizer: o.Tokenizer, APIKeys: o.APIKeys, Budget: o.Budget, Limits: o.Limits}.withDefaults()
+	settings, err := Settings{Tokenizer: o.Tokenizer, Render: o.Render, APIKeys: o.APIKeys, Tiers: o.Tiers, Budget: o.Budget, Limits: o.Limits}.withDefaults()
 	if err != nil {
 		errs = append(errs, err)
 	}
 	if o.PrefillRate < 0 {
 		errs = append(errs, fmt.Errorf("prefill rate: %v tokens per second, want more than 0", o.PrefillRate))
-	}
-	if o.TierWeight > 1 {
-		errs = append(errs, fmt.Errorf("tier weight: %v, want at most 1", o.TierWeight))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -112,7 +110,6 @@ func New(o Options) (*Router, error) {
 		index: o.Index,
 		texts: o.Texts,
 		weights: weights{
-			tier:   orDefault(o.TierWeight, 0.8),
 			memory: orDefault(o.MemoryWeight, 0.01),
 			near:   orDefault(float64(o.NearTie), 16),
 		},

@@ -8,24 +8,24 @@ const maxKappa = 6
 
 // weights of the cost, in tokens per token.
 type weights struct {
-	tier   float64 // credit of a token held in another tier than the device's
 	memory float64
 	near   float64 // costs within so many tokens of the lowest are equal
 }
 
 // standing is one healthy endpoint as scoring sees it. Tokens throughout.
 type standing struct {
-	device int    // leading prompt tokens in the device tier
-	any    int    // leading prompt tokens in any tier, at least device
-	last   uint64 // key of the prompt's last whole block that could be reused, in this endpoint's block size; 0 when it was not matched here
+	device int     // leading prompt tokens in the device tier
+	any    int     // leading prompt tokens in any tier, at least device
+	colder float64 // worth of a token held outside of the device, in device tokens
+	last   uint64  // key of the prompt's last whole block that could be reused, in this endpoint's block size; 0 when it was not matched here
 	load   load
 
 	suspect bool // not to be the first choice: suspect, or gone down or draining since it was gathered
 }
 
 // credit is what the endpoint saves of the prompt's prefill.
-func (s standing) credit(w weights) float64 {
-	return float64(s.device) + w.tier*float64(s.any-s.device)
+func (s standing) credit() float64 {
+	return float64(s.device) + s.colder*float64(s.any-s.device)
 }
 
 // kappa is the price of computing a token that another endpoint holds: one more token of prefill delays everybody behind it, so it is
@@ -49,11 +49,11 @@ func kappa(all []standing) float64 {
 func appendCosts(dst []float64, prompt int, all []standing, w weights) []float64 {
 	best := 0.0
 	for i := range all {
-		best = max(best, all[i].credit(w))
+		best = max(best, all[i].credit())
 	}
 	k := kappa(all)
 	for i := range all {
-		credit := all[i].credit(w)
+		credit := all[i].credit()
 		uncached, lost := float64(prompt)-credit, best-credit
 		cost := uncached + k*lost + all[i].load.backlog + w.memory*all[i].load.memory
 		if all[i].suspect {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var testWeights = weights{tier: 0.8, memory: 0.05, near: 16}
+var testWeights = weights{memory: 0.05, near: 16}
 
 func TestCosts(t *testing.T) {
 	tests := []struct {
@@ -19,7 +19,7 @@ func TestCosts(t *testing.T) {
 		{"nobody", 100, nil, nil},
 		{"one that holds nothing", 100, []standing{{}}, []float64{100}},
 		{"idle: a copy costs its prefill only", 1000, []standing{{device: 800, any: 800}, {}}, []float64{200, 1000}},
-		{"other tier", 1000, []standing{{device: 0, any: 500}, {device: 500, any: 500}}, []float64{600, 500}},
+		{"other tier", 1000, []standing{{device: 0, any: 500, colder: 0.8}, {device: 500, any: 500}}, []float64{600, 500}},
 		{
 			"loaded: a copy costs its queue too", 1000,
 			[]standing{{device: 800, any: 800, load: load{queue: 4}}, {load: load{queue: 2}}},

@@ -14,15 +14,26 @@ import (
 // Settings are the options of a Router that Apply replaces. They mean what they mean in [Options], and have the same defaults.
 type Settings struct {
 	Tokenizer Tokenizer
+	Render    bool
 	APIKeys   map[string]string
+	Tiers     map[string]TierWeights
 	Budget    time.Duration
 	Limits    openai.Limits
 }
 
 // withDefaults returns a copy of s with every default filled in, or all that is wrong with it.
 func (s Settings) withDefaults() (*Settings, error) {
+	var errs []error
 	if s.Budget < 0 {
-		return nil, fmt.Errorf("budget: %v, want more than 0", s.Budget)
+		errs = append(errs, fmt.Errorf("budget: %v, want more than 0", s.Budget))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Tiers)) {
+		if err := s.Tiers[name].check(); err != nil {
+			errs = append(errs, fmt.Errorf("tiers of pool %q: %w", name, err))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	if s.Budget == 0 {
 		s.Budget = 400 * time.Millisecond
@@ -30,7 +41,7 @@ func (s Settings) withDefaults() (*Settings, error) {
 	if s.Limits.PromptTokens <= 0 {
 		s.Limits.PromptTokens = 262_144
 	}
-	s.APIKeys = maps.Clone(s.APIKeys)
+	s.APIKeys, s.Tiers = maps.Clone(s.APIKeys), maps.Clone(s.Tiers)
 	return &s, nil
 }
 

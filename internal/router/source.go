@@ -98,6 +98,12 @@ func (r *Router) Source(pool, endpoint string, rank int) (*Source, error) {
 	return s, nil
 }
 
+// Connected says whether the rank's engine is connected. It may be called at any time.
+func (s *Source) Connected() bool { return s.state.Load().about.Connected }
+
+// Life numbers the lives of the endpoint's engine, as [pool.Endpoint.Life] says. It may be called at any time.
+func (s *Source) Life() uint64 { return s.endpoint.Life() }
+
 // Close forgets the rank's blocks and ends its series. No other method may be called after it.
 func (s *Source) Close() {
 	s.rank.source.CompareAndSwap(s, nil)

@@ -50,7 +50,7 @@ type Options struct {
 
 	// StateDir is where the mirror is saved, to be taken up by the next process once a replay has proven that the engine is the same.
 	// Without Replay nothing is saved.
-	StateDir StateDir
+	StateDir *StateDir
 
 	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
 	MaxBlocks int

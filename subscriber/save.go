@@ -125,7 +125,7 @@ func (f savedFile) setAside() error {
 }
 
 // StateDir is a folder in which subscribers save mirrors: one file for each pool, endpoint and rank. It belongs to one process at a time.
-// The zero StateDir saves nothing.
+// A nil StateDir saves nothing.
 type StateDir struct {
 	path  string
 	slots chan struct{} // snapshots that may be in memory or being written at one time
@@ -134,17 +134,17 @@ type StateDir struct {
 // savesAtOnce bounds the snapshots of a process: each takes some 20 bytes for a block of its mirror.
 const savesAtOnce = 2
 
-// NewStateDir names a folder, "" for none. Before the first subscriber runs, Prepare is to be called.
-func NewStateDir(path string) StateDir {
+// NewStateDir names a folder; it returns nil for "". Before the first subscriber runs, Prepare is to be called.
+func NewStateDir(path string) *StateDir {
 	if path == "" {
-		return StateDir{}
+		return nil
 	}
-	return StateDir{path: path, slots: make(chan struct{}, savesAtOnce)}
+	return &StateDir{path: path, slots: make(chan struct{}, savesAtOnce)}
 }
 
 // Prepare makes the folder if it is missing, for its owner alone, and checks that files can be written there.
-func (d StateDir) Prepare() error {
-	if d.path == "" {
+func (d *StateDir) Prepare() error {
+	if d == nil {
 		return nil
 	}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
@@ -159,8 +159,8 @@ func (d StateDir) Prepare() error {
 }
 
 // Forget removes what is saved of an endpoint's rank.
-func (d StateDir) Forget(pool, endpoint string, rank int) error {
-	if d.path == "" {
+func (d *StateDir) Forget(pool, endpoint string, rank int) error {
+	if d == nil {
 		return nil
 	}
 	return d.remove(savedName(pool, endpoint, rank))
@@ -173,8 +173,8 @@ type Source struct {
 }
 
 // Retain removes the mirrors of all other sources. Files that are no saved mirrors stay.
-func (d StateDir) Retain(sources []Source) error {
-	if d.path == "" {
+func (d *StateDir) Retain(sources []Source) error {
+	if d == nil {
 		return nil
 	}
 	kept := make(map[string]bool, len(sources))
@@ -207,7 +207,7 @@ func isSaved(path string) bool {
 	return err == nil && string(magic) == saveMagic
 }
 
-func (d StateDir) remove(name string) error {
+func (d *StateDir) remove(name string) error {
 	var errs []error
 	for _, suffix := range []string{savedSuffix, partialSuffix, damagedSuffix} {
 		if err := os.Remove(filepath.Join(d.path, name+suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -60,7 +60,7 @@ type saver struct {
 
 // newSaver returns nil where nothing is to be saved: without a replay socket no restored mirror could be proven.
 func newSaver(o Options, rules foldOptions, mirror keeper) *saver {
-	if o.StateDir.path == "" || o.Replay == "" {
+	if o.StateDir == nil || o.Replay == "" {
 		return nil
 	}
 	id := identity{pool: o.Pool, endpoint: o.Endpoint, rank: o.Rank, settings: rules.digest()}

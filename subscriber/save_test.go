@@ -484,7 +484,7 @@ func TestStateDir(t *testing.T) {
 	if diff := cmp.Diff([]string{"chat_a_1_2.mirror", "chat_a_1_2.mirror.part", "notes.txt", "other.mirror"}, left()); diff != "" {
 		t.Errorf("after Retain (-want +got):\n%s", diff)
 	}
-	if err := errors.Join(NewStateDir("").Prepare(), StateDir{}.Forget("chat", "a", 0), StateDir{}.Retain(nil)); err != nil {
+	if err := errors.Join(NewStateDir("").Prepare(), NewStateDir("").Forget("chat", "a", 0), NewStateDir("").Retain(nil)); err != nil {
 		t.Error(err)
 	}
 	file := filepath.Join(dir, "notes.txt")

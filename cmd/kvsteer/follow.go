@@ -41,7 +41,7 @@ type followers struct {
 	asker   *eventsources.Client
 	metrics *subscriber.Metrics
 	replays *subscriber.ReplayLimit
-	state   subscriber.StateDir
+	state   *subscriber.StateDir
 	log     *slog.Logger
 	first   []*follower // of the start
 	orders  chan func(context.Context, *following)
@@ -55,7 +55,7 @@ type following struct {
 }
 
 // newFollowers makes the subscribers of the start and starts none.
-func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, state subscriber.StateDir, log *slog.Logger, all []followed) (*followers, error) {
+func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, state *subscriber.StateDir, log *slog.Logger, all []followed) (*followers, error) {
 	f := &followers{router: r, asker: c, metrics: m, state: state, replays: subscriber.NewReplayLimit(maxReplays), log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
 	for _, what := range all {
 		one, err := f.make(what)

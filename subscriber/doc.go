@@ -121,6 +121,13 @@
 // no token ids but those of at most 64 prompts (256 Ki tokens) that wait for the block size, 32 Ki
 // proofs and 128 Ki removals; what is older is forgotten and proves nothing.
 //
+// # Saved mirrors
+//
+// With a StateDir the mirror is saved 5 s after Run began, then about once a minute when something was applied, and at Run's end. The next Run, of
+// another process as a rule, reads the file and asks the engine for the batch that was applied last. The same bytes prove the same
+// process, and the replay goes on from there; else the mirror is forgotten before the Sink has heard of it. A file that is not what was
+// written is set aside. Without Replay nothing is saved, as nothing could be proven. save_encode.go tells the format.
+//
 // # What a peer can do
 //
 // ZMTP is spoken by go-zeromq/zmq4, one socket for each connection's life,

@@ -20,6 +20,7 @@ type Config struct {
 	Warmup     Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
 	Notice     Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
 	Drain      Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
+	StateDir   string    `yaml:"state_dir" doc:"Folder in which the router keeps what it knows of engines across a restart of its own; made if it is missing, and of this router alone. Only for endpoints with events.replay. Not set: nothing is kept."`
 	Limits     Limits    `yaml:"limits"`
 	Tokenize   Tokenize  `yaml:"tokenize"`
 	Index      Index     `yaml:"index"`

@@ -261,7 +261,7 @@ func TestRefreshOutcomes(t *testing.T) {
 		{"failed", 503, "{}", "failed"},
 		{"a redirect", 302, "{}", "failed"},
 		{"not a list", 0, "{}", "bad_reply"},
-		{"too long", 0, `{"data":[` + strings.Repeat(" ", maxModels) + "]}", "bad_reply"},
+		{"too long", 0, `{"data":[` + `"` + strings.Repeat("x", maxModels) + `"]}`, "bad_reply"},
 		{"good", 0, `{"data":[]}`, "ok"},
 	}
 	for _, tt := range tests {
@@ -283,7 +283,7 @@ kvsteer_pool_models_refreshes_total{endpoint="10.0.0.1:8000",outcome=%q,pool="ch
 				if _, known := find(s, "chat", one).Serves("llama"); known != (tt.want == "ok") {
 					t.Errorf("known %v", known)
 				}
-				pass(10 * time.Minute)
+				pass(2 * round)
 				stop()
 				if n := strings.Count(log.String(), "does not say what it serves"); n > 1 || (n == 1) == (tt.want == "ok") {
 					t.Errorf("said %d times:\n%s", n, log.String())

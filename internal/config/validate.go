@@ -225,6 +225,7 @@ func (d *decoder) pools(c *Config) {
 	for i := range c.Pools {
 		d.pool(fmt.Sprintf("pools[%d]", i), &c.Pools[i], &u)
 	}
+	d.saltAndMatch(c)
 }
 
 // uniques remembers which key used a value first.
@@ -304,6 +305,17 @@ func (d *decoder) served(path string, names []string, u *uniques) {
 			continue
 		}
 		u.claim(u.models, at, name)
+	}
+}
+
+// saltAndMatch finds salts in headers that tell pools: clients must be able to send those.
+func (d *decoder) saltAndMatch(c *Config) {
+	for i, p := range c.Pools {
+		for j, q := range c.Pools {
+			if p.SaltHeader != "" && strings.EqualFold(p.SaltHeader, q.Match.Header.Name) {
+				d.at(fmt.Sprintf("pools[%d].salt_header", i), "%q stands at pools[%d].match.header: a header that clients send can be no salt", p.SaltHeader, j)
+			}
+		}
 	}
 }
 

@@ -346,6 +346,16 @@ func TestAnotherCluster(t *testing.T) {
 	}
 }
 
+// TestKnownAdapters holds that an adapter need not be listed where the router asks for it.
+func TestKnownAdapters(t *testing.T) {
+	w := newWorld(t, "envoy-1.40.0")
+	before := len(w.run().Findings)
+	w.configure("  adapters: [adapter-a]\n", "")
+	if r := w.run(); len(r.Findings) != before {
+		t.Errorf("%+v", r.Findings)
+	}
+}
+
 // TestHostileText holds that what a server sends cannot steer a terminal.
 func TestHostileText(t *testing.T) {
 	w := newWorld(t, "envoy-1.40.0")

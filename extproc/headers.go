@@ -37,6 +37,7 @@ func readHeaders(m *corev3.HeaderMap) (req router.Request, declared, held int64)
 	req.Meta.Method, req.Meta.Path, req.Host = method.value, path.value, host.value
 	req.Meta.ContentType, req.Meta.ContentEncoding = contentType.value, encoding.value
 	req.Header = func(name string) string { return headerValue(m, name) }
+	req.Several = func(name string) bool { return copies(m, name) > 1 }
 	if n, err := strconv.ParseUint(strings.TrimSpace(length.value), 10, 63); err == nil {
 		declared = int64(n)
 	}
@@ -63,6 +64,16 @@ func headerValue(m *corev3.HeaderMap, name string) string {
 		}
 	}
 	return ""
+}
+
+// copies counts the headers called name in any case.
+func copies(m *corev3.HeaderMap, name string) (n int) {
+	for _, h := range m.GetHeaders() {
+		if strings.EqualFold(h.GetKey(), name) {
+			n++
+		}
+	}
+	return n
 }
 
 // valueOf reads raw_value, which Envoy fills, and value, which other proxies and older settings fill.

@@ -25,6 +25,9 @@ type engineCmd struct {
 	TLSKey      string   `help:"PEM file with the key of --tls-cert." placeholder:"FILE"`
 	APIKeyFile  string   `help:"File with the key that clients must send to paths under /v1." placeholder:"FILE"`
 
+	EnableRender bool   `help:"Offer /v1/completions/render and /v1/chat/completions/render."`
+	SaltHeader   string `help:"Request header whose value is the cache salt, instead of cache_salt in the body." placeholder:"NAME"`
+
 	BlockSize int    `help:"Tokens in a KV block." default:"16"`
 	Blocks    int    `help:"Blocks in the KV cache, one of them reserved." default:"8192"`
 	Seed      string `help:"Seed of the block hashes (PYTHONHASHSEED of the real engine)." placeholder:"TEXT"`
@@ -80,7 +83,7 @@ func (c *engineCmd) Run(ctx context.Context, stdout io.Writer, log *slog.Logger)
 
 func (c *engineCmd) options(log *slog.Logger) (enginesim.Options, error) {
 	o := enginesim.Options{
-		Listen: c.Listen, CertFile: c.TLSCert, KeyFile: c.TLSKey, Models: c.Model, MaxModelLen: c.MaxModelLen, BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: c.Seed,
+		Listen: c.Listen, CertFile: c.TLSCert, KeyFile: c.TLSKey, Models: c.Model, Render: c.EnableRender, SaltHeader: c.SaltHeader, MaxModelLen: c.MaxModelLen, BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: c.Seed,
 		HashAlgo: enginesim.HashAlgo(c.HashAlgo), Ranks: c.Ranks,
 		Timing: enginesim.Timing{
 			PrefillRate: c.PrefillRate, DecodeRate: c.DecodeRate, Slowdown: c.DecodeSlowdown, MaxStepTokens: c.StepTokens,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kvsteer/kvsteer/envoy"
@@ -108,6 +109,9 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 	}
 	for _, p := range cfg.Pools {
 		o.RankHeader = o.RankHeader || p.PinRank
+		if name := strings.ToLower(p.SaltHeader); name != "" && !slices.Contains(o.StripHeaders, name) {
+			o.StripHeaders = append(o.StripHeaders, name)
+		}
 		pool := envoy.Pool{
 			Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Cluster: p.Fallback.Cluster,
 			Match: envoy.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
@@ -143,6 +147,7 @@ func absolute(path string) string {
 var configKey = map[string]string{
 	"listen": "envoy.listen", "admin": "envoy.admin", "version": "envoy.version (or --envoy-version)", "secrets_dir": "--secrets",
 	"layout": "envoy.layout", "body": "envoy.body", "router_tls": "envoy.router_tls", "engine_tls": "engines.tls", "routers": "envoy.routers",
+	"strip_headers": "pools.salt_header",
 }
 
 // plain rewrites option errors into the terms of the configuration file.

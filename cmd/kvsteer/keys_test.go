@@ -35,7 +35,7 @@ func hand(t *testing.T, cfg *config.Config) handed {
 		t.Fatal(err)
 	}
 	return handed{
-		poolConfigs(cfg), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg), cfg.Admin.Write,
+		poolConfigs(cfg, keys), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg), cfg.Admin.Write,
 	}
 }
 

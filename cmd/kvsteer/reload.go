@@ -160,7 +160,7 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 		}
 	}
 	s := r.service
-	if err := s.router.Apply(poolConfigs(next), settings(next, tokenizers.current, keys)); err != nil {
+	if err := s.router.Apply(poolConfigs(next, keys), settings(next, tokenizers.current, keys)); err != nil {
 		if tokenizers.current != r.tokenizers.current {
 			tokenizers.current.Close()
 		}

@@ -75,7 +75,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	}
 	dialTLS := s.engineTLS.dialer()
 	s.pools, err = pool.New(pool.Options{
-		Pools: poolConfigs(cfg), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
+		Pools: poolConfigs(cfg, keys), ProbeInterval: cfg.Probe.Interval.Std(), DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2, Log: log.With("component", "pool"), Metrics: pool.NewMetrics(reg),
 	})
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	}
 	settings := settings(cfg, tokenizers.current, keys)
 	s.router, err = router.New(router.Options{
-		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, APIKeys: settings.APIKeys, Tiers: settings.Tiers, Budget: settings.Budget, Limits: settings.Limits,
+		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, Render: settings.Render, APIKeys: settings.APIKeys, Tiers: settings.Tiers, Budget: settings.Budget, Limits: settings.Limits,
 		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
 	if err != nil {
@@ -159,7 +159,7 @@ func slots(endpoints int) int { return (2*endpoints + 63) / 64 * 64 }
 // settings are what the router takes of a configuration beside its pools.
 func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string) router.Settings {
 	return router.Settings{
-		Tokenizer: t, APIKeys: keys, Tiers: tierWeights(cfg), Budget: cfg.Budget.Std(),
+		Tokenizer: t, Render: cfg.Tokenize.Render, APIKeys: keys, Tiers: tierWeights(cfg), Budget: cfg.Budget.Std(),
 		Limits: openai.Limits{Body: int(cfg.Limits.Body.Bytes()), PromptTokens: cfg.Limits.PromptTokens},
 	}
 }
@@ -187,7 +187,7 @@ func (t *tokenizers) options(cfg *config.Config) tokenize.Options {
 	}
 	return tokenize.Options{
 		Timeout: cfg.Tokenize.Timeout.Std(), CacheBytes: cache, Concurrency: cfg.Tokenize.Concurrency,
-		MaxTokens: cfg.Limits.PromptTokens, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
+		MaxTokens: cfg.Limits.PromptTokens, Render: cfg.Tokenize.Render, DialTLS: t.dialTLS, HTTP2: t.http2, Metrics: t.metrics,
 	}
 }
 
@@ -227,12 +227,13 @@ func apiKeys(cfg *config.Config) (map[string]string, error) {
 	return keys, nil
 }
 
-func poolConfigs(cfg *config.Config) []pool.Config {
+func poolConfigs(cfg *config.Config, keys map[string]string) []pool.Config {
 	pools := make([]pool.Config, len(cfg.Pools))
 	for i, p := range cfg.Pools {
 		pools[i] = pool.Config{
 			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen, PrefillRate: float64(p.PrefillRate),
 			Mode: p.Mode, Unsteered: 100 - p.Percent, CacheTokens: p.Approximate.CacheTokens, CacheLifetime: p.Approximate.Lifetime.Std(),
+			AdaptersRefresh: p.AdaptersRefresh.Std(), APIKey: keys[p.Name], SaltHeader: p.SaltHeader,
 			Match: pool.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		pools[i].PinRank = p.PinRank

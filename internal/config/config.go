@@ -90,7 +90,8 @@ type Limits struct {
 
 // Tokenize is how prompts become token ids.
 type Tokenize struct {
-	Timeout     Duration `yaml:"timeout" default:"250ms" doc:"Longest call of an engine's /tokenize. At most budget. Range: 1ms to 1m."`
+	Timeout     Duration `yaml:"timeout" default:"250ms" doc:"Longest call of an engine's /tokenize or render endpoint. At most budget. Range: 1ms to 1m."`
+	Render      bool     `yaml:"render" default:"true" doc:"Asks an engine's /v1/completions/render and /v1/chat/completions/render, which are exact in more cases than /tokenize, and /tokenize where an engine does not offer them."`
 	Cache       Size     `yaml:"cache" default:"64MiB" doc:"Bytes of token ids kept for prompts seen before. Range: 0B (off) to 64GiB."`
 	Concurrency int      `yaml:"concurrency" default:"64" doc:"Calls of /tokenize under way at one time; requests beyond it are matched by their text or routed by load at once. Range: 1 to 65536."`
 }
@@ -108,21 +109,23 @@ type Probe struct {
 
 // Pool is one set of endpoints that serve the same base weights.
 type Pool struct {
-	Name        string      `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-' and '_'."`
-	Models      []string    `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
-	Adapters    []string    `yaml:"adapters" doc:"Served names of LoRA adapters of this pool."`
-	MaxModelLen int         `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
-	PrefillRate int         `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint, or of one data-parallel rank of it, in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
-	APIKeyFile  string      `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, sent as Authorization: Bearer."`
-	Mode        string      `yaml:"mode" default:"on" doc:"on: decisions are obeyed. observe: they are made and counted, and Envoy is told nothing. off: nothing is decided."`
-	Percent     int         `yaml:"percent" default:"100" doc:"In mode on, the share of requests that are steered, in percent; the others are only observed. Range: 0 to 100."`
-	Approximate Approximate `yaml:"approximate"`
-	Match       Match       `yaml:"match"`
-	Fallback    Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
-	PinRank     bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
-	Tiers       Tiers       `yaml:"tiers"`
-	AdapterIDs  []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
-	Endpoints   []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
+	Name            string      `yaml:"name" doc:"Name in metrics, logs and Envoy's cluster names: letters, digits, '-' and '_'."`
+	Models          []string    `yaml:"models" doc:"Served names of the base model, as requests give them in \"model\". At least one; a name belongs to one pool."`
+	Adapters        []string    `yaml:"adapters" doc:"Served names of LoRA adapters that all engines of this pool serve. Those that engines tell of by themselves (adapters_refresh) need not stand here."`
+	AdaptersRefresh Duration    `yaml:"adapters_refresh" default:"30s" doc:"Time between two GET /v1/models of an endpoint, which tell of its adapters: requests for them find this pool and go to endpoints that serve them. It is asked also when it comes back. Range: 1s to 1h, or 0s (off)."`
+	SaltHeader      string      `yaml:"salt_header" doc:"Request header with the cache salt, which counts before cache_salt of the body. Clients' own copies are removed by kvsteer envoy: a filter of yours must set it, and the engine must salt by it."`
+	MaxModelLen     int         `yaml:"max_model_len" default:"0" doc:"Longest prompt the engines take, in tokens; 0 = as the engine says. A longer one is refused by the engine and not counted as load."`
+	PrefillRate     int         `yaml:"prefill_rate" default:"8000" doc:"Estimated prefill speed of one endpoint, or of one data-parallel rank of it, in tokens per second: how fast charged load is taken to be worked off when no event confirms it. Range: 1 to 10000000."`
+	APIKeyFile      string      `yaml:"api_key_file" doc:"File with the key for the engines' /tokenize, render endpoints and /v1/models, sent as Authorization: Bearer."`
+	Mode            string      `yaml:"mode" default:"on" doc:"on: decisions are obeyed. observe: they are made and counted, and Envoy is told nothing. off: nothing is decided."`
+	Percent         int         `yaml:"percent" default:"100" doc:"In mode on, the share of requests that are steered, in percent; the others are only observed. Range: 0 to 100."`
+	Approximate     Approximate `yaml:"approximate"`
+	Match           Match       `yaml:"match"`
+	Fallback        Fallback    `yaml:"fallback" doc:"Where Envoy sends a request on its own when there is no decision: endpoints (any of this pool), none (answer 503), or {cluster: NAME}."`
+	PinRank         bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
+	Tiers           Tiers       `yaml:"tiers"`
+	AdapterIDs      []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
+	Endpoints       []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }
 
 // Approximate is how prompts are matched by their text against the router's own past decisions, where exact matching is not possible.

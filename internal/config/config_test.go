@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func TestParseFillsDefaults(t *testing.T) {
 	want.Budget = Duration(300 * time.Millisecond)
 	want.Limits.Body = 16 << 20
 	want.Pools = []Pool{{
-		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, PrefillRate: 8000, Mode: "on", Percent: 100, Fallback: Fallback{To: "endpoints"},
+		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, AdaptersRefresh: Duration(30 * time.Second), PrefillRate: 8000, Mode: "on", Percent: 100, Fallback: Fallback{To: "endpoints"},
 		Approximate: Approximate{CacheTokens: 400_000, Lifetime: Duration(time.Hour)},
 		Tiers:       Tiers{HostWeight: 0.8, DiskWeight: 0.5},
 		Endpoints: []Endpoint{
@@ -243,6 +244,14 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			`k.yaml:14: pools[0].adapter_ids[2].id: "2" stands at pools[0].adapter_ids[1].id already`,
 		}},
 		{"a weight that is no number", pool + "  tiers: {host_weight: much}\n", []string{`k.yaml:5: pools[0].tiers.host_weight: "much" is not a number`}},
+		{"adapters and salt", pool + "  adapters_refresh: 10ms\n  salt_header: \"x salt\"\n", []string{
+			"k.yaml:5: pools[0].adapters_refresh: 10ms is not in the range 1s to 1h0m0s",
+			`k.yaml:6: pools[0].salt_header: "x salt" is not the name of a header`,
+		}},
+		{"a pseudo header for the salt", pool + "  salt_header: \":authority\"\n", []string{`k.yaml:5: pools[0].salt_header: ":authority" is not the name of a header`}},
+		{"a header of the connection for the salt", pool + "  salt_header: Keep-Alive\n", []string{`k.yaml:5: pools[0].salt_header: "Keep-Alive" belongs to one connection, not to a request`}},
+		{"a credential for the salt", pool + "  salt_header: X-API-Key\n", []string{`k.yaml:5: pools[0].salt_header: "X-API-Key" may hold a credential, which Envoy keeps from the router`}},
+		{"a target for the salt", pool + "  salt_header: X-Target-Endpoint-2\n", []string{`k.yaml:5: pools[0].salt_header: "X-Target-Endpoint-2" has a meaning of its own`}},
 		{"routers", "envoy: {routers: [\"kvsteer:9002\", kvsteer, \":9002\"]}\nwarmup: 1h\nnotice: 1h\n" + pool, []string{
 			`k.yaml:1: envoy.routers[1]: "kvsteer" is neither ip:port nor name:port`,
 			`k.yaml:1: envoy.routers[2]: ":9002" is neither ip:port nor name:port`,
@@ -345,6 +354,21 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Adapters may be left to the configuration, and a salt may come in any header of a request.
+func TestAdaptersAndSaltHeader(t *testing.T) {
+	const more = "  adapters_refresh: %s\n  salt_header: %s\n"
+	for _, given := range [][2]string{{"0s", "x-cache-salt"}, {"1s", "X-Tenant"}, {"1h", "tenant_salt"}} {
+		cfg, err := Parse("k.yaml", []byte(good+fmt.Sprintf(more, given[0], given[1])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := cfg.Pools[0]
+		if want, _ := time.ParseDuration(given[0]); p.AdaptersRefresh.Std() != want || p.SaltHeader != given[1] {
+			t.Errorf("%s, %q", p.AdaptersRefresh, p.SaltHeader)
+		}
+	}
 }
 
 func TestEventsOfARank(t *testing.T) {

@@ -12,7 +12,20 @@ import (
 
 var (
 	poolName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+	headerName   = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
 	envoyVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
+)
+
+var (
+	// hopByHop are the headers of RFC 9110, section 7.6.1, and what else does not pass a proxy.
+	hopByHop = []string{"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+	// withheld are the headers that Envoy does not forward to the router, as kvsteer envoy configures it.
+	withheld = []string{"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-goog-api-key"}
+	// meant are headers that Envoy, the router or engines read or write.
+	meant = []string{
+		"host", "content-length", "content-type", "content-encoding", "expect", "x-request-id", "x-forwarded-for", "x-forwarded-proto",
+		"x-gateway-destination-endpoint", "x-data-parallel-rank",
+	}
 )
 
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
@@ -236,6 +249,12 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	}
 	d.served(path+".models", p.Models, u)
 	d.served(path+".adapters", p.Adapters, u)
+	if p.AdaptersRefresh != 0 {
+		d.duration(path+".adapters_refresh", p.AdaptersRefresh, time.Second, time.Hour)
+	}
+	if p.SaltHeader != "" {
+		d.saltHeader(path+".salt_header", p.SaltHeader)
+	}
 	if p.MaxModelLen < 0 {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
@@ -279,6 +298,20 @@ func (d *decoder) served(path string, names []string, u *uniques) {
 			continue
 		}
 		u.claim(u.models, at, name)
+	}
+}
+
+// saltHeader refuses names that cannot be set by a filter before the router, or that it never sees.
+func (d *decoder) saltHeader(path, name string) {
+	switch lower := strings.ToLower(name); {
+	case !headerName.MatchString(name):
+		d.at(path, "%q is not the name of a header: letters, digits and !#$%%&'*+-.^_`|~", name)
+	case slices.Contains(hopByHop, lower):
+		d.at(path, "%q belongs to one connection, not to a request", name)
+	case slices.Contains(withheld, lower):
+		d.at(path, "%q may hold a credential, which Envoy keeps from the router", name)
+	case slices.Contains(meant, lower), strings.HasPrefix(lower, "x-envoy-"), strings.HasPrefix(lower, "x-kvsteer-"), strings.HasPrefix(lower, "x-target-endpoint"):
+		d.at(path, "%q has a meaning of its own", name)
 	}
 }
 

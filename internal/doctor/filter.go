@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvsteer/kvsteer/envoy"
+	"github.com/kvsteer/kvsteer/internal/config"
 )
 
 // processor is one ext_proc filter of a manager.
@@ -89,6 +90,14 @@ func (f *facts) rankedAt() (namespace, key string) {
 		return envoy.GatewayNamespace, envoy.GatewayEndpoint
 	}
 	return envoy.MetadataNamespace, envoy.KeyRanked
+}
+
+// rankHeader is the header of the data-parallel rank where the router sets it, else nothing.
+func (f *facts) rankHeader() []string {
+	if slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.PinRank }) {
+		return []string{envoy.HeaderRank}
+	}
+	return nil
 }
 
 // removed reports whether the manager takes a header from what clients send, before any route is chosen.
@@ -187,8 +196,12 @@ func (s *site) examineFilter(c *collector, p processor, byHeader, byList bool) {
 	if mode.text("request_header_mode") == "SKIP" {
 		c.found(BodyNotBuffered, s.subject(), "request_header_mode is SKIP")
 	}
-	for _, h := range s.facts.targetHeaders() {
-		if byHeader && !p.allows(h) {
+	wanted := s.facts.rankHeader()
+	if byHeader {
+		wanted = append(s.facts.targetHeaders(), wanted...)
+	}
+	for _, h := range wanted {
+		if !p.allows(h) {
 			c.found(MutationRefused, s.subject(), "the router may not set %s", h)
 		}
 	}

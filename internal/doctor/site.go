@@ -63,7 +63,7 @@ func (f *facts) isRouter(address string) bool {
 
 // examine judges one manager.
 func (s *site) examine(c *collector) {
-	for _, h := range s.facts.targetHeaders() {
+	for _, h := range append(s.facts.targetHeaders(), s.facts.rankHeader()...) {
 		if !s.manager.removed(h) {
 			c.found(HeadersKept, s.subject(), "%s of a client's request is not removed", h)
 		}

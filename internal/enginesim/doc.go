@@ -1,7 +1,7 @@
 // Package enginesim is a simulated vLLM engine: what a router sees of one, without a model and without a GPU.
 //
-// It serves completions and chat (streamed and not), /tokenize, /v1/models, /health, /version, /load, /metrics,
-// /kv_event_sources and /reset_prefix_cache as vLLM 0.32 does, and publishes KV cache events over ZMQ. What decides about routing is exact:
+// It serves completions and chat (streamed and not) and what renders them, adapters that are loaded and unloaded, /tokenize, /v1/models,
+// /health, /version, /load, /metrics, /kv_event_sources and /reset_prefix_cache as vLLM 0.32 does, and publishes KV cache events over ZMQ. What decides about routing is exact:
 //
 //   - Prefix cache and scheduler follow the rules of vLLM's V1 engine. Fed with the requests and generated tokens of
 //     recorded runs of the real engine (testdata), they give its event messages byte for byte, its evictions, duplicate
@@ -22,7 +22,7 @@
 // Tests can have batches lost ([Engine.LoseBatches]), connections cut ([Engine.CutConnections]) and long replays with a hole as vLLM up to
 // 0.32 gives them ([Events].ReplayLimit).
 //
-// Not simulated: render endpoints, sampling parameters, log probabilities, tool calls in answers, multimodal input, report modes,
+// Not simulated: sampling parameters, log probabilities, tool calls in answers, multimodal input, report modes,
 // offload tiers.
 //
 // # Use

@@ -17,17 +17,18 @@ const shutdownTimeout = 5 * time.Second
 
 // Engine is one simulated engine. A restart is a new Engine: it begins with an empty cache and sequence number 0.
 type Engine struct {
-	opts     Options
-	adapters []*adapter
-	hasher   *hasher
-	vocab    *vocab
-	metrics  *metrics
-	ranks    []*rank
-	created  int64 // Unix seconds
-	ready    chan struct{}
-	turn     atomic.Uint32 // rank to begin with in search of the least loaded
+	opts    Options
+	hasher  *hasher
+	vocab   *vocab
+	metrics *metrics
+	ranks   []*rank
+	created int64 // Unix seconds
+	ready   chan struct{}
+	turn    atomic.Uint32 // rank to begin with in search of the least loaded
 
 	mu         sync.Mutex
+	adapters   []*adapter // replaced, never changed
+	loaded     int        // adapters in all, those that are gone too
 	addr       net.Addr
 	eventsAddr net.Addr // of rank 0, as replayAddr
 	replayAddr net.Addr
@@ -50,6 +51,7 @@ func New(opts Options) (*Engine, error) {
 	for i, a := range o.Adapters {
 		e.adapters = append(e.adapters, &adapter{id: i + 1, name: a.Name, path: a.Path})
 	}
+	e.loaded = len(e.adapters)
 	for i := range o.Ranks {
 		r := newRank(&o, i, e.metrics.rank(i))
 		e.metrics.register(&o, i, r.loop.load)

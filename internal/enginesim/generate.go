@@ -31,8 +31,8 @@ type choice struct {
 	finish finish
 }
 
-// prepare checks a request and makes its sequences.
-func (e *Engine) prepare(raw []byte, requestID string, chat bool) (*call, *apiError) {
+// prepare checks a request and makes its sequences. salt counts instead of the body's, if it is not empty.
+func (e *Engine) prepare(raw []byte, requestID, salt string, chat bool) (*call, *apiError) {
 	b, bad := decodeBody(raw)
 	if bad != nil {
 		return nil, bad
@@ -73,8 +73,7 @@ func (e *Engine) prepare(raw []byte, requestID string, chat bool) (*call, *apiEr
 	if adapter != nil {
 		c.model = adapter.name
 	}
-	var salt string
-	if b.CacheSalt != nil {
+	if salt == "" && b.CacheSalt != nil {
 		salt = *b.CacheSalt
 	}
 	for _, p := range prompts {

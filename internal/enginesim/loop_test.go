@@ -110,7 +110,7 @@ func TestChunkInterval(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, bad := e.prepare([]byte(`{"prompt":"Hello","max_tokens":100}`), "", false)
+		c, bad := e.prepare([]byte(`{"prompt":"Hello","max_tokens":100}`), "", "", false)
 		if bad != nil {
 			t.Fatal(bad.Message)
 		}

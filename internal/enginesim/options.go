@@ -24,6 +24,10 @@ type Options struct {
 	Adapters []Adapter
 	// APIKey, when set, must be sent as bearer token to every path under /v1, as with vLLM's --api-key.
 	APIKey string
+	// Render offers the render endpoints, as vLLM's --enable-scale-out does.
+	Render bool
+	// SaltHeader is a request header whose value is the cache salt instead of the body's, as some engines have one; "" for none.
+	SaltHeader string
 	// CertFile and KeyFile switch TLS on, as vLLM's --ssl-certfile and --ssl-keyfile do. Unlike vLLM the engine also speaks HTTP/2 then.
 	CertFile, KeyFile string
 	// MaxModelLen bounds prompt and answer together, in tokens. By default it is 131,072 or what Blocks can hold, if less.

@@ -61,7 +61,7 @@ func (e *Engine) adapterOf(model string) (*adapter, *apiError) {
 	if model == "" || slices.Contains(e.opts.Models, model) {
 		return nil, nil
 	}
-	for _, a := range e.adapters {
+	for _, a := range e.all() {
 		if a.name == model {
 			return a, nil
 		}

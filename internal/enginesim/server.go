@@ -21,6 +21,10 @@ func (e *Engine) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/completions", post(func(w http.ResponseWriter, r *http.Request, body []byte) { e.complete(w, r, body, false) }))
 	mux.HandleFunc("/v1/chat/completions", post(func(w http.ResponseWriter, r *http.Request, body []byte) { e.complete(w, r, body, true) }))
+	mux.HandleFunc("/v1/completions/render", post(func(w http.ResponseWriter, r *http.Request, body []byte) { e.render(w, r, body, false) }))
+	mux.HandleFunc("/v1/chat/completions/render", post(func(w http.ResponseWriter, r *http.Request, body []byte) { e.render(w, r, body, true) }))
+	mux.HandleFunc("/v1/load_lora_adapter", post(e.load))
+	mux.HandleFunc("/v1/unload_lora_adapter", post(e.unload))
 	mux.HandleFunc("/tokenize", post(e.tokenize))
 	mux.HandleFunc("/reset_prefix_cache", e.resetPrefixCache)
 	mux.HandleFunc("/v1/models", get(func(w http.ResponseWriter) { writeJSON(w, http.StatusOK, e.models()) }))
@@ -98,7 +102,7 @@ func fail(w http.ResponseWriter, bad *apiError) {
 
 func (e *Engine) complete(w http.ResponseWriter, r *http.Request, body []byte, chat bool) {
 	// The answer carries the id that a proxy gave the request, as vLLM's does.
-	c, bad := e.prepare(body, r.Header.Get("X-Request-Id"), chat)
+	c, bad := e.prepare(body, r.Header.Get("X-Request-Id"), e.saltOf(r), chat)
 	if bad != nil {
 		fail(w, bad)
 		return
@@ -109,6 +113,14 @@ func (e *Engine) complete(w http.ResponseWriter, r *http.Request, body []byte, c
 		return
 	}
 	e.generate(w, r, rank, c)
+}
+
+// saltOf is the cache salt of a header, "" when the body's counts.
+func (e *Engine) saltOf(r *http.Request) string {
+	if e.opts.SaltHeader == "" {
+		return ""
+	}
+	return r.Header.Get(e.opts.SaltHeader)
 }
 
 // resetPrefixCache says whether the caches of all ranks are empty afterwards: one is not while requests run there.
@@ -160,7 +172,7 @@ func (e *Engine) models() modelList {
 		c.MaxModelLen = &e.opts.MaxModelLen
 		l.Data = append(l.Data, c)
 	}
-	for _, a := range e.adapters {
+	for _, a := range e.all() {
 		c := card(a.name, a.path)
 		c.Parent = &e.opts.Models[0]
 		l.Data = append(l.Data, c)

@@ -175,6 +175,8 @@ func (p *parser) chatField(key []byte) {
 		p.messages()
 	case "tools":
 		p.r.Tools = p.optional()
+	case "tool_choice":
+		p.r.toolsOff = string(p.skip()) == `"none"`
 	case "documents":
 		p.r.Documents = p.optional()
 	case "reasoning_effort":

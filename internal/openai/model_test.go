@@ -52,28 +52,39 @@ func slowParse(kind Kind, body []byte, limits Limits) Request {
 		badField = r.TemplateKwargs != nil && json.Unmarshal(r.TemplateKwargs, &kwargs) != nil
 		badField = badField || r.ReasoningEffort != nil && r.ReasoningEffort[0] != '"'
 		_, r.thinkingSet = kwargs["enable_thinking"]
+		r.toolsOff = string(fields["tool_choice"]) == `"none"`
 	}
 	template := kwargs["chat_template"]
 	prompt := slowPrompt(&r, fields["prompt"], fields["messages"], limits)
-	switch {
-	case mode != nil && string(mode) != "null" && slowText(mode, 100) != "incremental":
-		return refuse(ReasonReportMode, model)
-	case get("prompt_logprobs") != nil || (kind == Chat || get("logprobs") != nil) && get("echo") != nil && string(get("echo")) != "false":
-		return refuse(ReasonPromptLogprobs, model)
-	case get("prompt_embeds") != nil || prompt == ReasonPromptEmbeds:
-		return refuse(ReasonPromptEmbeds, model)
-	case kind == Chat && (get("chat_template") != nil || template != nil && string(template) != "null"):
-		return refuse(ReasonTemplate, model)
-	case get("truncate_prompt_tokens") != nil || get("truncation_side") != nil:
-		return refuse(ReasonTruncation, model)
-	case kind == Completion && get("suffix") != nil:
-		return refuse(ReasonSuffix, model)
-	case get("cache_salt") != nil && r.Salt == "":
-		return refuse(ReasonBadSalt, model)
-	case badField:
-		return refuse(ReasonBadField, model)
-	case prompt != "":
-		return refuse(prompt, model)
+	// reason is the first that applies, without those that a render endpoint does away with when it is asked.
+	reason := func(rendered bool) Reason {
+		switch {
+		case mode != nil && string(mode) != "null" && slowText(mode, 100) != "incremental":
+			return ReasonReportMode
+		case get("prompt_logprobs") != nil || (kind == Chat || get("logprobs") != nil) && get("echo") != nil && string(get("echo")) != "false":
+			return ReasonPromptLogprobs
+		case get("prompt_embeds") != nil || prompt == ReasonPromptEmbeds:
+			return ReasonPromptEmbeds
+		case kind == Chat && (!rendered && get("chat_template") != nil || template != nil && string(template) != "null"):
+			return ReasonTemplate
+		case !rendered && (get("truncate_prompt_tokens") != nil || get("truncation_side") != nil):
+			return ReasonTruncation
+		case kind == Completion && get("suffix") != nil:
+			return ReasonSuffix
+		case get("cache_salt") != nil && r.Salt == "":
+			return ReasonBadSalt
+		case badField:
+			return ReasonBadField
+		}
+		return prompt
+	}
+	if found := reason(false); found != "" {
+		refused := refuse(found, model)
+		if (found == ReasonTemplate || found == ReasonTruncation) && reason(true) == "" && r.Form != Tokens {
+			r.renderOnly = true
+			refused.rendered = &r
+		}
+		return refused
 	}
 	return r
 }

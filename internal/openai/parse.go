@@ -26,7 +26,7 @@ func Parse(m Meta, body []byte, limits Limits) Request {
 	if p.broken {
 		p.r.Model = "" // an invalid body has no model, whatever its start looks like
 	}
-	return Request{Kind: kind, Reason: p.r.Reason, Model: p.r.Model, inexact: p.inexact()}
+	return Request{Kind: kind, Reason: p.r.Reason, Model: p.r.Model, inexact: p.inexact(), rendered: p.render()}
 }
 
 func kindOf(path string) Kind {

@@ -6,16 +6,17 @@ import (
 	"strconv"
 )
 
-// Errors of ReadTokens. They carry nothing of the reply.
+// Errors of ReadTokens and ReadRender. They carry nothing of the reply.
 var (
-	ErrReply     = errors.New("reply of /tokenize is not an object with a list of token ids")
-	ErrReplyLong = errors.New("reply of /tokenize has too many token ids")
+	ErrReply     = errors.New("reply of the engine's tokenizer has not the form of one, with a list of token ids")
+	ErrReplyLong = errors.New("reply of the engine's tokenizer has too many token ids")
 )
 
-// Reply is the engine's answer to POST /tokenize.
+// Reply is the engine's answer to POST /tokenize, or to a render endpoint.
 type Reply struct {
 	Tokens      []uint32
-	MaxModelLen int // longest prompt and answer the model takes, in tokens; 0 when the engine names none, or an absurd one
+	MaxModelLen int  // longest prompt and answer the model takes, in tokens; 0 when the engine names none, or an absurd one
+	Features    bool // the prompt has parts that are not text, which its tokens do not tell apart
 }
 
 // ReadTokens reads the answer of POST /tokenize: {"count", "max_model_len", "tokens"}, of vLLM or SGLang, in any order. More

@@ -66,7 +66,7 @@ func Reasons() []Reason {
 // Raw is the JSON text of one value, a span of the body. nil means that the field is absent, and for optional objects also null.
 type Raw []byte
 
-// Request is what a router reads of one inference request. With a Reason, only Kind, Model and WriteText mean anything.
+// Request is what a router reads of one inference request. With a Reason, only Kind, Model, Rendered and WriteText mean anything.
 type Request struct {
 	Kind   Kind
 	Form   Form
@@ -90,6 +90,9 @@ type Request struct {
 	MMProcessorKwargs    Raw
 
 	thinkingSet bool     // TemplateKwargs has the key enable_thinking
+	toolsOff    bool     // tool_choice is "none"
+	renderOnly  bool     // see RenderOnly
+	rendered    *Request // see Rendered
 	whole       walk     // the body, at its messages or its one text
 	unordered   bool     // the fields of some message do not stand in the order of WriteText
 	inexact     *inexact // with a Reason that leaves a text to write, what it is written from

@@ -96,11 +96,15 @@ func TestTell(t *testing.T) {
 	}{
 		{name: "nothing told"},
 		{name: "an adapter", listings: []*listing{list(base, lora("a", "llama"))}, adapters: []string{"a"}, paths: map[string]string{"a": "lora/a"}, modelLen: 4096},
-		{name: "one on two endpoints", listings: []*listing{list(base, lora("a", "llama")), list(base, card{id: "a", parent: "llama", root: "other", adapts: true})},
-			adapters: []string{"a"}, paths: map[string]string{"a": "lora/a"}, modelLen: 4096},
+		{
+			name: "one on two endpoints", listings: []*listing{list(base, lora("a", "llama")), list(base, card{id: "a", parent: "llama", root: "other", adapts: true})},
+			adapters: []string{"a"}, paths: map[string]string{"a": "lora/a"}, modelLen: 4096,
+		},
 		{name: "of another base", listings: []*listing{list(base, lora("a", "qwen"))}, modelLen: 4096},
-		{name: "of another name of the same weights", listings: []*listing{list(base, card{id: "alias", root: "dir"}, lora("a", "alias"))},
-			adapters: []string{"a"}, paths: map[string]string{"a": "lora/a"}, modelLen: 4096},
+		{
+			name: "of another name of the same weights", listings: []*listing{list(base, card{id: "alias", root: "dir"}, lora("a", "alias"))},
+			adapters: []string{"a"}, paths: map[string]string{"a": "lora/a"}, modelLen: 4096,
+		},
 		{name: "of other weights", listings: []*listing{list(base, card{id: "alias", root: "elsewhere"}, lora("a", "alias"))}, modelLen: 4096, ignored: []string{"alias"}},
 		{name: "of an adapter", listings: []*listing{list(base, lora("a", "llama"), lora("b", "a"))}, adapters: []string{"a"}, paths: map[string]string{"a": "lora/a"}, modelLen: 4096},
 		{name: "named as the base", listings: []*listing{list(lora("llama", "llama"))}},

@@ -4,11 +4,12 @@ import "github.com/kvsteer/kvsteer/internal/openai"
 
 // Request is what the router reads of one HTTP request. It holds no reference that outlives Decide.
 type Request struct {
-	Meta   openai.Meta              // method, path and content headers
-	Host   string                   // :authority
-	Header func(name string) string // value of a request header, "" when absent; nil means no headers
-	Body   []byte                   // whole body; nil for a request without one
-	Unread bool                     // the body was not read, as it exceeds a byte cap or cannot be waited for: routed by load, pool by Envoy's own key
+	Meta    openai.Meta              // method, path and content headers
+	Host    string                   // :authority
+	Header  func(name string) string // value of a request header, "" when absent; nil means no headers
+	Several func(name string) bool   // whether there are several request headers of a name; nil means never
+	Body    []byte                   // whole body; nil for a request without one
+	Unread  bool                     // the body was not read, as it exceeds a byte cap or cannot be waited for: routed by load, pool by Envoy's own key
 
 	Subset func(addr string) bool // the endpoints that may be chosen; nil for all of the pool
 	Ranked int                    // how many endpoints Decision.Ranked names at most

@@ -141,10 +141,14 @@ func (f *fleet) hasEvents() bool {
 
 // modelLen is the model's length in tokens, 0 when not known. What the configuration says goes before what an engine tells.
 func (f *fleet) modelLen() int {
-	if n := f.pool.Load().MaxModelLen(); n > 0 {
+	p := f.pool.Load()
+	if n := p.MaxModelLen(); n > 0 {
 		return n
 	}
-	return int(f.maxLen.Load())
+	if n := int(f.maxLen.Load()); n > 0 {
+		return n
+	}
+	return p.ToldModelLen()
 }
 
 // overModel says whether a prompt is longer than the model takes, as far as is known. The engine also wants room for one token of the answer.

@@ -60,19 +60,27 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 			return d
 		}
 	}
+	if adapter != "" {
+		indexed = sc.dropWithout(f.pool.Load(), adapter)
+	}
+	takeSalt(f.pool.Load(), req, &parsed)
 	deadline := watch.begin.Add(sc.settings.Budget)
 	prompt := min(estimate(req, &parsed), longest(f, sc.settings))
 	var tokens []uint32
 	d.Reason = Reason(parsed.Reason)
-	if d.Reason == "" {
-		tokens, d.Reason = r.tokens(ctx, deadline, f, sc, &parsed, indexed, watch)
+	exact := sc.exact(&parsed, indexed)
+	if exact != nil {
+		var reason Reason
+		if tokens, reason = r.tokens(ctx, deadline, f, sc, exact, indexed, watch); reason != reasonNotOffered {
+			d.Reason = reason
+		}
 	}
 	if tokens != nil {
 		prompt, d.Prompt = len(tokens), len(tokens)
 	}
 	usable := 0
 	if d.Reason == "" {
-		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
+		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: exact.Salt}
 		usable = r.match(sc, ns, tokens, watch)
 	}
 	d.Rung = RungLoad

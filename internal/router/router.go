@@ -28,6 +28,7 @@ type Options struct {
 	Pools     *pool.Set
 	Index     *kvindex.Index
 	Tokenizer Tokenizer         // nil: only prompts given as token ids are matched
+	Render    bool              // Tokenizer asks render endpoints
 	Texts     *approx.Index     // what endpoints were sent, by text; nil: prompts are not matched by their text
 	APIKeys   map[string]string // by pool: what the engines' tokenizer asks for as Bearer; none for pools not named
 
@@ -81,7 +82,7 @@ func New(o Options) (*Router, error) {
 	if o.Index == nil {
 		errs = append(errs, errors.New("index: none given"))
 	}
-	settings, err := Settings{Tokenizer: o.Tokenizer, APIKeys: o.APIKeys, Tiers: o.Tiers, Budget: o.Budget, Limits: o.Limits}.withDefaults()
+	settings, err := Settings{Tokenizer: o.Tokenizer, Render: o.Render, APIKeys: o.APIKeys, Tiers: o.Tiers, Budget: o.Budget, Limits: o.Limits}.withDefaults()
 	if err != nil {
 		errs = append(errs, err)
 	}

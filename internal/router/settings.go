@@ -14,6 +14,7 @@ import (
 // Settings are the options of a Router that Apply replaces. They mean what they mean in [Options], and have the same defaults.
 type Settings struct {
 	Tokenizer Tokenizer
+	Render    bool
 	APIKeys   map[string]string
 	Tiers     map[string]TierWeights
 	Budget    time.Duration

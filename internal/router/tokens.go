@@ -61,6 +61,21 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 	return tokens, ""
 }
 
+// reasonNotOffered says that only a render endpoint could tell the tokens, and none is offered. No decision has it.
+const reasonNotOffered Reason = "not_offered"
+
+// exact is the request whose tokens are to be had: the parsed one, or, where the prompt cannot be keyed but by a render endpoint and one may be
+// asked, that one's. It is nil when the request's own reason stands.
+func (sc *scratch) exact(parsed *openai.Request, indexed bool) *openai.Request {
+	if parsed.Reason == "" {
+		return parsed
+	}
+	if q, ok := parsed.Rendered(); ok && sc.settings.Render && indexed && len(sc.candidates) > 1 {
+		return q
+	}
+	return nil
+}
+
 // tokenize asks the engine of the least busy indexed candidate, and when that fails at once, another one.
 func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *openai.Request, watch *stopwatch) (tokenize.Result, error) {
 	call := tokenize.Call{Pool: f.name(), Model: req.Model, APIKey: sc.settings.APIKeys[f.name()], Request: req}
@@ -69,7 +84,9 @@ func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *opena
 		return tokenize.Result{}, &tokenize.Error{Outcome: tokenize.Unreachable}
 	}
 	result, err := ask(ctx, sc.settings.Tokenizer, first, call)
-	if outcome := outcomeOf(err); outcome != tokenize.Unreachable && outcome != tokenize.Failed {
+	switch outcomeOf(err) {
+	case tokenize.Unreachable, tokenize.Failed, tokenize.NotOffered:
+	default:
 		return result, err
 	}
 	second := sc.leastBusy(f, first, watch.last, r.random)
@@ -80,7 +97,7 @@ func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *opena
 }
 
 func ask(ctx context.Context, t Tokenizer, e *pool.Endpoint, call tokenize.Call) (tokenize.Result, error) {
-	call.Endpoint = e.Addr()
+	call.Endpoint, call.Life, call.Version = e.Addr(), e.Life(), e.Version()
 	result, err := t.Tokens(ctx, call)
 	if outcomeOf(err) == tokenize.Unreachable {
 		e.ReportConnectError()
@@ -108,12 +125,16 @@ func tokenizeReason(err error) Reason {
 		return ReasonAborted
 	case tokenize.Shed:
 		return ReasonTokenizeShed
+	case tokenize.NotOffered:
+		return reasonNotOffered
 	case tokenize.Refused:
 		return ReasonTokenizeRefused
 	case tokenize.Unreachable:
 		return ReasonTokenizeUnreachable
 	case tokenize.TooLong:
 		return Reason(openai.ReasonTooLong)
+	case tokenize.Multimodal:
+		return Reason(openai.ReasonMultimodal)
 	}
 	return ReasonTokenizeError
 }

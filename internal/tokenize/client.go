@@ -28,7 +28,7 @@ const (
 	drained = 16 << 10
 )
 
-// client makes single calls of /tokenize.
+// client makes single calls of an engine's APIs.
 type client struct {
 	maxTokens int
 	scheme    string
@@ -76,31 +76,44 @@ type answer struct {
 	outcome   Outcome
 	status    int
 	connected bool // a connection to the endpoint stood
+	rendered  bool // by the render endpoint
+	whole     bool // the reply was read to its end
+	noModel   bool // the refusal is about the model
 	err       error
 }
 
+// request is one call.
+type request struct {
+	api      API
+	endpoint string
+	path     string
+	apiKey   string
+	body     []byte
+}
+
 // post makes the call, a second time on a fresh connection when a kept one turned out dead.
-func (c *client) post(ctx context.Context, endpoint, apiKey string, body []byte) answer {
-	a, dead := c.try(ctx, c.reused, endpoint, apiKey, body)
+func (c *client) post(ctx context.Context, r request) answer {
+	a, dead := c.try(ctx, c.reused, r)
 	if dead && ctx.Err() == nil {
-		a, _ = c.try(ctx, c.fresh, endpoint, apiKey, body)
+		a, _ = c.try(ctx, c.fresh, r)
 	}
+	a.rendered = r.api == APIRender
 	return a
 }
 
 // try makes one attempt. dead reports that it failed on a kept connection before any answer.
-func (c *client) try(ctx context.Context, via *http.Transport, endpoint, apiKey string, body []byte) (a answer, dead bool) {
+func (c *client) try(ctx context.Context, via *http.Transport, r request) (a answer, dead bool) {
 	var kept bool
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { a.connected, kept = true, i.Reused }}
 	req := (&http.Request{
 		Method:        http.MethodPost,
-		URL:           &url.URL{Scheme: c.scheme, Host: endpoint, Path: "/tokenize"},
+		URL:           &url.URL{Scheme: c.scheme, Host: r.endpoint, Path: r.path},
 		Header:        http.Header{"Content-Type": {"application/json"}, "User-Agent": {"kvsteer"}},
-		Body:          io.NopCloser(bytes.NewReader(body)),
-		ContentLength: int64(len(body)),
+		Body:          io.NopCloser(bytes.NewReader(r.body)),
+		ContentLength: int64(len(r.body)),
 	}).WithContext(httptrace.WithClientTrace(ctx, trace))
-	if apiKey != "" {
-		req.Header.Set("Authorization", "Bearer "+apiKey)
+	if r.apiKey != "" {
+		req.Header.Set("Authorization", "Bearer "+r.apiKey)
 	}
 	// RoundTrip, not a Client: no redirects, no cookies.
 	resp, err := via.RoundTrip(req)
@@ -112,7 +125,12 @@ func (c *client) try(ctx context.Context, via *http.Transport, endpoint, apiKey 
 	a.status = resp.StatusCode
 	switch {
 	case resp.StatusCode == http.StatusOK:
-		a.reply, a.outcome, a.err = c.read(resp.Body)
+		c.read(resp.Body, r, &a)
+		return a, false
+	case resp.StatusCode == http.StatusNotFound && r.api == APIRender:
+		a.outcome = Refused
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, drained))
+		a.noModel = aboutModel(text)
 		return a, false
 	case resp.StatusCode >= 400 && resp.StatusCode < 500:
 		a.outcome = Refused
@@ -124,7 +142,7 @@ func (c *client) try(ctx context.Context, via *http.Transport, endpoint, apiKey 
 }
 
 // read reads a reply to its end, so that its connection can be reused.
-func (c *client) read(body io.Reader) (openai.Reply, Outcome, error) {
+func (c *client) read(body io.Reader, r request, a *answer) {
 	buf := c.buffers.Get().(*bytes.Buffer)
 	defer func() {
 		if buf.Cap() <= keptBuffer {
@@ -133,19 +151,30 @@ func (c *client) read(body io.Reader) (openai.Reply, Outcome, error) {
 		}
 	}()
 	limit := int64(c.maxTokens)*replyToken + replySlack
+	read := openai.ReadTokens
+	if r.api == APIRender {
+		read = openai.ReadRender
+		limit += 2 * int64(len(r.body)) // it repeats sampling parameters, of which some are schemas or long lists
+	}
 	n, err := buf.ReadFrom(io.LimitReader(body, limit+1))
 	switch {
 	case err != nil:
-		return openai.Reply{}, BadReply, fmt.Errorf("read reply: %w", err)
+		a.outcome, a.err = BadReply, fmt.Errorf("read reply: %w", err)
+		return
 	case n > limit:
-		return openai.Reply{}, TooLong, nil
+		a.outcome = TooLong
+		return
 	}
-	reply, err := openai.ReadTokens(buf.Bytes(), c.maxTokens)
+	a.whole = true
+	a.reply, err = read(buf.Bytes(), c.maxTokens)
 	switch {
 	case errors.Is(err, openai.ErrReplyLong):
-		return openai.Reply{}, TooLong, nil
+		a.outcome = TooLong
 	case err != nil:
-		return openai.Reply{}, BadReply, err
+		a.outcome, a.err = BadReply, err
+	case a.reply.Features:
+		a.outcome = Multimodal
+	default:
+		a.outcome = OK
 	}
-	return reply, OK, nil
 }

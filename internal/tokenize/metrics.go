@@ -10,6 +10,7 @@ import (
 // Metrics are the series of one Tokenizer.
 type Metrics struct {
 	durations map[Outcome]prometheus.Observer // read-only
+	calls     *prometheus.CounterVec
 	inFlight  prometheus.Gauge
 	cache     atomic.Pointer[cache] // what the cache gauges read; nil until a Tokenizer has one
 }
@@ -20,8 +21,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		durations: make(map[Outcome]prometheus.Observer),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kvsteer_tokenize_in_flight",
-			Help: "Calls of an engine's /tokenize that are under way.",
+			Help: "Calls of an engine's /tokenize or render endpoint that are under way.",
 		}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_tokenize_calls_total",
+			Help: "Calls of engines for token ids, by api (tokenize, render) and outcome; where a render endpoint is not_offered, /tokenize is asked as well.",
+		}, []string{"api", "outcome"}),
 	}
 	durations := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_tokenize_duration_seconds",
@@ -35,6 +40,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(
 		durations,
+		m.calls,
 		m.inFlight,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "kvsteer_tokenize_cache_entries",
@@ -53,3 +59,5 @@ func (m *Metrics) observe(o Outcome, d time.Duration) {
 		h.Observe(d.Seconds())
 	}
 }
+
+func (m *Metrics) called(api API, o Outcome) { m.calls.WithLabelValues(string(api), string(o)).Inc() }

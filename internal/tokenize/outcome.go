@@ -19,13 +19,15 @@ const (
 	Failed      Outcome = "failed"      // the engine answered 5xx, or with a redirect
 	BadReply    Outcome = "bad_reply"   // an answer that is not a list of token ids, or that broke off
 	TooLong     Outcome = "too_long"    // more token ids than Options.MaxTokens, or a body that must have more
+	NotOffered  Outcome = "not_offered" // only a render endpoint could tell, and the engine has none that may be asked
+	Multimodal  Outcome = "multimodal"  // the engine finds parts in the prompt that are not text
 	Unkeyable   Outcome = "unkeyable"   // the request has no prompt that can be asked for
 )
 
 // Outcomes lists the closed set.
 func Outcomes() []Outcome {
 	return []Outcome{
-		Given, Cached, OK, Shared, Timeout, Canceled, Shed, Unreachable, Refused, Failed, BadReply, TooLong, Unkeyable,
+		Given, Cached, OK, Shared, Timeout, Canceled, Shed, Unreachable, Refused, Failed, BadReply, TooLong, NotOffered, Multimodal, Unkeyable,
 	}
 }
 

@@ -21,6 +21,7 @@ type Options struct {
 	CacheAge    time.Duration // longest use of a cached answer; default 10 min
 	Concurrency int           // calls under way at one time; default 64
 	MaxTokens   int           // longest prompt, in tokens; default 262,144
+	Render      bool          // ask render endpoints first
 
 	// DialTLS connects to engines that speak TLS; nil stands for clear text.
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
@@ -79,6 +80,8 @@ type Call struct {
 	Endpoint string          // ip:port, asked when the cache has nothing
 	Model    string          // served name to ask with, base model or adapter; part of the cache's key
 	APIKey   string          // sent as Bearer; "" sends none
+	Life     uint64          // of the endpoint's engine; with Version it says how long a missing render endpoint is remembered
+	Version  string          // release of the engine, "" when not known
 	Request  *openai.Request // without a Reason
 }
 
@@ -96,6 +99,8 @@ type Tokenizer struct {
 	client *client
 	slots  chan struct{} // one element per call under way
 	bodies sync.Pool     // of *[]byte, for lookups
+
+	absences absences
 
 	mu      sync.Mutex
 	flights map[key]*flight
@@ -147,15 +152,41 @@ func (t *Tokenizer) Tokens(ctx context.Context, c Call) (Result, error) {
 		t.o.Metrics.observe(TooLong, t.o.Now().Sub(start))
 		return c.fail(answer{outcome: TooLong})
 	}
-	k := sum(all)
-	if e, ok := t.cache.get(k, start); ok {
+	j, ok := t.plan(&c, all, prefix)
+	if !ok {
+		t.release(buf)
+		t.o.Metrics.observe(NotOffered, t.o.Now().Sub(start))
+		return c.fail(answer{outcome: NotOffered})
+	}
+	if e, ok := t.cache.get(j.first(), start); ok {
 		t.release(buf)
 		return t.cached(e, start), nil
 	}
 	// The buffer is not kept from here on: net/http may still read a body after its answer.
-	r, err := t.ask(ctx, c, k, all[prefix:])
+	r, err := t.ask(ctx, c, &j)
 	t.o.Metrics.observe(r.Outcome, t.o.Now().Sub(start))
 	return r, err
+}
+
+// plan says what is asked for a call. all is what appendBody gave.
+func (t *Tokenizer) plan(c *Call, all []byte, prefix int) (j job, ok bool) {
+	j.render = t.renders(c)
+	switch {
+	case c.Request.RenderOnly() && !j.render:
+		return j, false
+	case c.Request.RenderOnly():
+		whole := append(append([]byte(separate), all[:prefix]...), c.Request.RenderPath()...)
+		j.renderKey = sum(openai.AppendRender(whole, c.Model, c.Request))
+		j.key = j.renderKey
+		return j, true
+	}
+	j.tokenize, j.key = all[prefix:], sum(all)
+	j.renderKey = j.key
+	if j.render && c.Request.ByServer() {
+		apart := append([]byte(separate), all...)
+		j.renderKey = sum(openai.AppendByServer(apart, c.Request))
+	}
+	return j, true
 }
 
 // appendBody appends what the key is computed over: the pool with its length, which is the prefix, and the body to send.
@@ -177,7 +208,8 @@ func (t *Tokenizer) cached(e *entry, start time.Time) Result {
 }
 
 // ask makes the call or waits for an identical one.
-func (t *Tokenizer) ask(parent context.Context, c Call, k key, body []byte) (Result, error) {
+func (t *Tokenizer) ask(parent context.Context, c Call, j *job) (Result, error) {
+	k := j.first()
 	ctx, cancel := context.WithTimeout(parent, t.o.Timeout)
 	defer cancel()
 	for {
@@ -187,7 +219,7 @@ func (t *Tokenizer) ask(parent context.Context, c Call, k key, body []byte) (Res
 			f = &flight{done: make(chan struct{}), endpoint: c.Endpoint}
 			t.flights[k] = f
 			t.mu.Unlock()
-			t.lead(parent, ctx, c, k, body, f)
+			t.lead(parent, ctx, c, k, j, f)
 			return f.result, f.err
 		}
 		t.mu.Unlock()
@@ -212,11 +244,11 @@ func (f *flight) retry(endpoint string) bool {
 		return true
 	}
 	o := f.result.Outcome
-	return f.endpoint != endpoint && (o == Unreachable || o == Failed || o == BadReply)
+	return f.endpoint != endpoint && (o == Unreachable || o == Failed || o == BadReply || o == NotOffered)
 }
 
 // lead makes the call of f and tells those who wait for it.
-func (t *Tokenizer) lead(parent, ctx context.Context, c Call, k key, body []byte, f *flight) {
+func (t *Tokenizer) lead(parent, ctx context.Context, c Call, k key, j *job, f *flight) {
 	f.abandoned = true // if the call panics
 	defer func() {
 		t.mu.Lock()
@@ -229,10 +261,14 @@ func (t *Tokenizer) lead(parent, ctx context.Context, c Call, k key, body []byte
 		f.result, f.abandoned = Result{Tokens: e.tokens, MaxModelLen: e.maxModelLen, Outcome: Cached}, false
 		return
 	}
-	a := t.call(parent, ctx, c, body)
+	a := t.call(parent, ctx, c, j)
 	if a.outcome == OK {
 		e := &entry{tokens: a.reply.Tokens, maxModelLen: a.reply.MaxModelLen, stored: t.o.Now()}
-		t.cache.put(k, e)
+		if a.rendered {
+			t.cache.put(j.renderKey, e)
+		} else {
+			t.cache.put(j.key, e)
+		}
 		f.result, f.abandoned = Result{Tokens: e.tokens, MaxModelLen: e.maxModelLen, Outcome: OK}, false
 		return
 	}
@@ -241,7 +277,7 @@ func (t *Tokenizer) lead(parent, ctx context.Context, c Call, k key, body []byte
 }
 
 // call asks the endpoint, unless too many calls are under way. ctx is parent with the call's own timeout.
-func (t *Tokenizer) call(parent, ctx context.Context, c Call, body []byte) answer {
+func (t *Tokenizer) call(parent, ctx context.Context, c Call, j *job) answer {
 	select {
 	case t.slots <- struct{}{}:
 	default:
@@ -252,7 +288,32 @@ func (t *Tokenizer) call(parent, ctx context.Context, c Call, body []byte) answe
 		t.o.Metrics.inFlight.Dec()
 		<-t.slots
 	}()
-	a := t.client.post(ctx, c.Endpoint, c.APIKey, body)
+	if j.render {
+		path := c.Request.RenderPath()
+		body := openai.AppendRender(make([]byte, 0, c.Request.RenderSize(c.Model)), c.Model, c.Request)
+		a := t.post(parent, ctx, request{api: APIRender, endpoint: c.Endpoint, path: path, apiKey: c.APIKey, body: body})
+		switch {
+		case absent(a):
+			t.absences.note(&c, path)
+			a.outcome = NotOffered
+		case a.outcome == Failed: // which says nothing of /tokenize
+		default:
+			t.o.Metrics.called(APIRender, a.outcome)
+			return a
+		}
+		t.o.Metrics.called(APIRender, a.outcome)
+		if j.tokenize == nil || ctx.Err() != nil {
+			return a
+		}
+	}
+	a := t.post(parent, ctx, request{api: APITokenize, endpoint: c.Endpoint, path: "/tokenize", apiKey: c.APIKey, body: j.tokenize})
+	t.o.Metrics.called(APITokenize, a.outcome)
+	return a
+}
+
+// post makes one call.
+func (t *Tokenizer) post(parent, ctx context.Context, r request) answer {
+	a := t.client.post(ctx, r)
 	switch {
 	case a.status != 0:
 		if a.err != nil && ctx.Err() != nil {

@@ -413,7 +413,7 @@ kvsteer_tokenize_cache_bytes 260
 # HELP kvsteer_tokenize_cache_entries Prompts whose token ids are cached.
 # TYPE kvsteer_tokenize_cache_entries gauge
 kvsteer_tokenize_cache_entries 1
-# HELP kvsteer_tokenize_in_flight Calls of an engine's /tokenize that are under way.
+# HELP kvsteer_tokenize_in_flight Calls of an engine's /tokenize or render endpoint that are under way.
 # TYPE kvsteer_tokenize_in_flight gauge
 kvsteer_tokenize_in_flight 0
 `

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvsteer/kvsteer/envoy"
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
@@ -168,6 +169,7 @@ func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string)
 func limits(cfg *config.Config) extproc.Options {
 	return extproc.Options{
 		MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(), Notice: cfg.Notice.Std(), Drain: cfg.Drain.Std(),
+		Ranked: cfg.Envoy.Layout == string(envoy.LayoutOverride),
 	}
 }
 

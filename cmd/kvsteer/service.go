@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvsteer/kvsteer/envoy"
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
@@ -171,6 +172,7 @@ func limits(cfg *config.Config) extproc.Options {
 		Gateway: extproc.Gateway{
 			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List, Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
 		},
+		Ranked: cfg.Envoy.Layout == string(envoy.LayoutOverride),
 	}
 }
 

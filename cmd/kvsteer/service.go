@@ -93,7 +93,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	sources := eventsources.New(eventsources.Options{DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2})
-	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), log.With("component", "subscriber"), followedBy(cfg))
+	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), subscriber.NewStateDir(cfg.StateDir), log.With("component", "subscriber"), followedBy(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +259,9 @@ func (s *service) run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	cfg := s.reloads.config()
+	if err := s.followers.prepare(followedBy(cfg)); err != nil {
+		return err
+	}
 	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)

@@ -20,6 +20,7 @@ type Config struct {
 	Warmup     Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
 	Notice     Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
 	Drain      Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
+	StateDir   string    `yaml:"state_dir" doc:"Folder in which the router keeps what it knows of engines across a restart of its own; made if it is missing, and of this router alone. Only for endpoints with events.replay. Not set: nothing is kept."`
 	Limits     Limits    `yaml:"limits"`
 	Tokenize   Tokenize  `yaml:"tokenize"`
 	Index      Index     `yaml:"index"`
@@ -125,6 +126,7 @@ type Pool struct {
 	PinRank         bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
 	Tiers           Tiers       `yaml:"tiers"`
 	AdapterIDs      []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
+	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED of the pool's engines, the same for all, as a text; empty = they are started without. With it the blocks that engines hold can be recognised again after a loss of events also where vLLM hashes with xxhash or xxhash_cbor, and before vLLM 0.29. At most 256 bytes."`
 	Endpoints       []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }
 

@@ -28,6 +28,9 @@ var (
 	}
 )
 
+// maxHashSeed bounds PYTHONHASHSEED, in bytes. Python itself takes a number or "random".
+const maxHashSeed = 256
+
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
 func (d *decoder) validate(c *Config) {
 	d.listen(c)
@@ -222,6 +225,7 @@ func (d *decoder) pools(c *Config) {
 	for i := range c.Pools {
 		d.pool(fmt.Sprintf("pools[%d]", i), &c.Pools[i], &u)
 	}
+	d.saltAndMatch(c)
 }
 
 // uniques remembers which key used a value first.
@@ -259,6 +263,9 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
 	d.number(path+".prefill_rate", p.PrefillRate, 1, 10_000_000)
+	if n := len(p.HashSeed); n > maxHashSeed {
+		d.at(path+".hash_seed", "%d bytes, at most %d", n, maxHashSeed)
+	}
 	switch p.Mode {
 	case "on", "observe", "off":
 	default:
@@ -298,6 +305,17 @@ func (d *decoder) served(path string, names []string, u *uniques) {
 			continue
 		}
 		u.claim(u.models, at, name)
+	}
+}
+
+// saltAndMatch finds salts in headers that tell pools: clients must be able to send those.
+func (d *decoder) saltAndMatch(c *Config) {
+	for i, p := range c.Pools {
+		for j, q := range c.Pools {
+			if p.SaltHeader != "" && strings.EqualFold(p.SaltHeader, q.Match.Header.Name) {
+				d.at(fmt.Sprintf("pools[%d].salt_header", i), "%q stands at pools[%d].match.header: a header that clients send can be no salt", p.SaltHeader, j)
+			}
+		}
 	}
 }
 

@@ -168,6 +168,9 @@ func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string)
 func limits(cfg *config.Config) extproc.Options {
 	return extproc.Options{
 		MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(), Notice: cfg.Notice.Std(), Drain: cfg.Drain.Std(),
+		Gateway: extproc.Gateway{
+			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List, Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
+		},
 	}
 }
 

@@ -72,6 +72,62 @@
 // mirror of a lost connection is kept for Options.Keep. Silence forgets
 // nothing: an engine publishes only changes.
 //
+// # Healing
+//
+// An engine publishes nothing for a prompt that it holds whole, so after a
+// Reset a hot prefix would never be announced again, and every conversation on
+// it would stay an orphan. [Subscriber.Witness] takes the prompts that are
+// routed to the engine. A prompt proves nothing by itself: it only says which
+// tokens stand behind hashes that the engine itself publishes. The proof is a
+// stored block: when it was stored, its parent and all ancestors were
+// resident, or the engine could not have used them.
+//
+// Where the engine's hash can be recomputed (vLLM's sha256 and sha256_cbor from
+// 0.29 on, every algorithm with Options.HashSeed, SGLang without adapters), the
+// ancestors get their own engine hashes, so that removals end them. An engine
+// that holds blocks a, b, c, d of a prompt when the mirror is reset:
+//
+//	Witness  tokens of blocks 0…5                  h0…h5 recomputed and kept
+//	event    BlockStored h4 h5, parent h3          h4 is an orphan: h3 is unknown,
+//	                                               but it is hash 3 of the prompt
+//	         a, b, c, d enter as h0…h3             one copy each, on the device
+//	Sink     Store k0 k1 k2 k3 k4 k5               h4 and h5 are rooted
+//	event    BlockRemoved h2                       resolved as any other removal
+//	Sink     Remove k5 k4 k3 k2
+//
+// It does not matter whether the prompt or the event comes first, within
+// bounds. A block is not entered when a copy of it was removed after the event
+// that proves it. Of several copies of a block one is known then, so that it
+// can be withdrawn too early, never too late. Nothing is inferred for engines
+// with several full-attention groups.
+//
+// How an engine hashes is found out: from a chain's first block when one is
+// stored, else by trying the candidates on prompts, 16 Ki blocks for one
+// prompt and 64 Ki in a second at most. Only an equal hash counts as a fit,
+// so a wrong guess costs time and announces nothing.
+//
+// Elsewhere (vLLM up to 0.28 without a seed, xxhash, a tagged adapter whose path
+// is not known) the contents of an orphan and of what follows it are looked
+// up in the prompts. Found at exactly one position, 32 tokens or more, of the
+// same adapter, what precedes them there is assumed for 10 min, and longer
+// while the engine stores blocks under it. Then it is withdrawn. Only the
+// orphan's parent has its engine hash, so other removals go unseen until
+// then. Salted prompts are not healed in this way, and no prompt is once
+// a salt was seen: the salt does not show in the blocks after the first.
+//
+// Witnesses are wanted ([Subscriber.Wants]) while the engine is connected
+// and its history is not complete: until it clears its cache, or a replay
+// from its first batch. Kept are 64 Ki blocks of prompts for 5 to 10 min,
+// no token ids but those of at most 64 prompts (256 Ki tokens) that wait for the block size, 32 Ki
+// proofs and 128 Ki removals; what is older is forgotten and proves nothing.
+//
+// # Saved mirrors
+//
+// With a StateDir the mirror is saved 5 s after Run began, then about once a minute when something was applied, and at Run's end. The next Run, of
+// another process as a rule, reads the file and asks the engine for the batch that was applied last. The same bytes prove the same
+// process, and the replay goes on from there; else the mirror is forgotten before the Sink has heard of it. A file that is not what was
+// written is set aside. Without Replay nothing is saved, as nothing could be proven. save_encode.go tells the format.
+//
 // # What a peer can do
 //
 // ZMTP is spoken by go-zeromq/zmq4, one socket for each connection's life,

@@ -333,6 +333,24 @@ func TestOtherShapes(t *testing.T) {
 	}
 }
 
+// TestRankHeader holds that an Envoy which was not printed for pin_rank is found: it would let clients choose ranks, and the router not.
+func TestRankHeader(t *testing.T) {
+	w := newWorld(t, "envoy-1.40.0")
+	w.configure(`23101"}`, `23201", ranks: 2}`) // each rank takes the next port
+	w.configure(`23102"}`, `23102", ranks: 2}`)
+	w.configure("- name: chat", "- name: chat\n  pin_rank: true")
+	var about []string
+	for _, f := range w.run().Findings {
+		if strings.Contains(f.Message, "x-data-parallel-rank") {
+			about = append(about, string(f.Code))
+		}
+	}
+	slices.Sort(about)
+	if want := []string{string(HeadersKept), string(MutationRefused)}; !slices.Equal(about, want) {
+		t.Errorf("found %v, want %v", about, want)
+	}
+}
+
 // TestAnotherCluster holds that a fallback of somebody else's is not compared.
 func TestAnotherCluster(t *testing.T) {
 	w := newWorld(t, "envoy-foreign")
@@ -343,6 +361,16 @@ func TestAnotherCluster(t *testing.T) {
 	r := w.run()
 	if len(r.Findings) > 0 || len(r.NotChecked) != 1 || r.NotChecked[0].Subject != "envoy cluster engines" {
 		t.Errorf("%+v %+v", r.Findings, r.NotChecked)
+	}
+}
+
+// TestKnownAdapters holds that an adapter need not be listed where the router asks for it.
+func TestKnownAdapters(t *testing.T) {
+	w := newWorld(t, "envoy-1.40.0")
+	before := len(w.run().Findings)
+	w.configure("  adapters: [adapter-a]\n", "")
+	if r := w.run(); len(r.Findings) != before {
+		t.Errorf("%+v", r.Findings)
 	}
 }
 

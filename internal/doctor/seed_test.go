@@ -96,7 +96,13 @@ var seeds = []seed{
 	{"an engine that fails", EngineSilent, nil, "", func(w *world) { w.status[engine2+"/health"] = 503 }},
 	{"another served name", NameDiffers, []Code{NameUnlisted}, "", func(w *world) { w.replace(engine1+"/v1/models", `"id":"tiny"`, `"id":"Tiny"`) }},
 	{"an adapter that is not loaded", NameDiffers, nil, "", func(w *world) { w.configure("adapters: [adapter-a]", "adapters: [adapter-a, legal]") }},
-	{"an adapter that is not listed", NameUnlisted, nil, "", func(w *world) { w.configure("  adapters: [adapter-a]\n", "") }},
+	{"an adapter that is not listed", NameUnlisted, nil, "", func(w *world) { w.configure("adapters: [adapter-a]", "adapters_refresh: 0s") }},
+	{"an adapter of another model", NameUnlisted, nil, "", func(w *world) {
+		w.configure("  adapters: [adapter-a]\n", "")
+		for _, e := range []string{engine1, engine2} {
+			w.replace(e+"/v1/models", `"parent":"tiny"`, `"parent":"other"`)
+		}
+	}},
 	{"prefix caching off", PrefixCachingOff, nil, "", func(w *world) {
 		w.replace(engine1+"/metrics", `enable_prefix_caching="True"`, `enable_prefix_caching="False"`)
 	}},

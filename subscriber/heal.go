@@ -42,6 +42,7 @@ type healer struct {
 	runs    ages[run] // by the content of the orphan
 	salted  bool      // a salted prompt was met: an orphan's tokens do not tell whether it follows a salt
 	misfits int
+	misfit  uint64    // run.above of the last one
 	secret  uint64    // from which hashes are made that no engine has
 	origin  time.Time // of block.fresh
 
@@ -95,7 +96,7 @@ func (h *healer) restart() {
 	h.proven.clear()
 	h.gone.clear()
 	h.runs.clear()
-	h.salted, h.misfits = false, 0
+	h.salted, h.misfits, h.misfit = false, 0, 0
 	h.turned = h.clock
 }
 
@@ -223,6 +224,7 @@ func (f *fold) hear(p Prompt) hearing {
 		h.ids = append(h.ids, id)
 		node.parent = id
 	}
+	s.nodes[node.parent].last = true
 	healed := 0
 	for _, v := range h.variants {
 		h.digest(s, v, &p, size, hashed)

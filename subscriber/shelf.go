@@ -21,6 +21,7 @@ type shelfNode struct {
 	parent  uint32 // 0 for a first block
 	twin    uint32 // another node of the same content
 	depth   uint32 // blocks in its chain, itself included
+	last    bool   // of some prompt
 	keyed   bool   // of a prompt with adapter or salt
 	loose   bool   // of a prompt whose hashes cannot be computed for want of the adapter's path
 }

@@ -103,7 +103,7 @@ func (h *healer) find(r *run, size int) (in *shelf, id uint32, ok bool) {
 			continue
 		}
 		twins := 0
-		for n := s.byContent[r.contents[0]]; n != 0; n = s.nodes[n].twin {
+		for n := s.byContent.get(r.contents[0]); n != 0; n = s.nodes[n].twin {
 			if twins++; twins > runTwins {
 				return nil, 0, false
 			}

@@ -32,19 +32,45 @@
 //
 // With Dial the engine binds and the subscriber connects, for ever, with
 // growing pauses of at most BackoffMax. What the engine publishes before it
-// is connected is lost.
+// is connected is missed.
+//
+// # What was missed
+//
+// There is no way to ask an engine what it holds, and a mirror that missed a
+// removal would announce blocks that are gone. But engines can repeat their
+// latest batches (10,000 by default), on a socket that Replay names:
+//
+//   - at the start those from number 0 on are asked for;
+//   - when a number is missing, those from it on;
+//   - after a lost connection those from the last one applied on. Equal bytes
+//     show that the engine is the same process, since a batch carries the time
+//     it was made: nothing is forgotten then;
+//   - after 2 s of silence the same, for a tail that was lost or a restart that no
+//     number shows, and while the engine stays idle less and less
+//     often, down to every 30 s.
+//
+// Live messages wait meanwhile. The Sink hears that the engine is not connected
+// and, at the end, one net change. Engines lose batches in the middle of long
+// replays (vLLM up to 0.32, beyond 1,000) and do not notice, so the
+// numbers of a replay must follow each other, and a hole is asked again, at most
+// 16 times. Description.Complete says that the mirror has followed the
+// engine from its batch 0.
+//
+// A replay socket that cannot be reached or does not answer is counted, and what
+// follows in this case is what happens without one. It is not waited for until
+// it has answered again: what it has is asked for beside the live batches.
 //
 // # When blocks are forgotten
 //
-// There is no way to ask an engine what it holds, and a mirror that missed a
-// removal would announce blocks that are gone. So everything is forgotten,
-// and the Sink told by a Reset, when a connection ends (disconnect), a
-// sequence number is missing (gap) or goes back (backwards), a batch cannot
-// be read (unreadable), and when the engine says it emptied its cache
-// (cleared). A batch that follows is applied to the empty mirror: its blocks are
+// Everything is forgotten, and the Sink told by a Reset, when the engine is
+// another process than before (backwards), when a replay lacks what was missed
+// (lost), when a batch cannot be read (unreadable), and when the engine says
+// that it emptied its cache (cleared). Without an answer from a replay
+// socket a connection's end (disconnect) and a missing number (gap) cost
+// everything, too. A batch that follows is applied to the empty mirror: its blocks are
 // announced if their ancestors are in it, and held as orphans otherwise. The
-// first batch of a connection may have any number; nothing is assumed of those
-// before it. Silence forgets nothing: an engine publishes only changes.
+// mirror of a lost connection is kept for Options.Keep. Silence forgets
+// nothing: an engine publishes only changes.
 //
 // # Healing
 //
@@ -107,7 +133,12 @@
 // bytes, what follows waits with the kernel and then in the engine's send queue
 // (100,000 batches by default), which drops what does not fit, and that shows
 // as a gap. So a peer costs at most Limits.Buffered, one message, 64 KiB and
-// the mirror, and a listener 8 pending handshakes. A batch that takes far more
+// the mirror, and a listener 8 pending handshakes. A replay socket gets a
+// connection for each request, behind the same guard, and costs as much again; so do
+// the live messages that wait for it: what does not fit is dropped and asked
+// for again. The last batch is kept, at most Limits.Message. A replay ends after a
+// million batches, 8 GiB, 60 s, or 10 s without any; and after 8 at once there is
+// one per second. A batch that takes far more
 // steps than the mirror has blocks counts as unreadable.
 //
 // # A message and a batch
@@ -136,7 +167,7 @@
 // # Concurrency
 //
 // New starts nothing. Run starts the goroutines of a connection and of a
-// listener, and returns when ctx has ended and all of them have; by then the
+// listener, and one while a replay is under way, and returns when ctx has ended and all of them have; by then the
 // Sink has had a Reset if anything was announced, and a Description that is not
 // connected. All calls of a Sink come from the goroutine in Run, one at a
 // time and in the order of the engine's batches. Addr may be called at any

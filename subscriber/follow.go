@@ -169,9 +169,10 @@ func (s *Subscriber) ask(ctx context.Context, r *replay, wg *sync.WaitGroup) *re
 	ctx, stop := context.WithCancel(ctx)
 	r = &replay{id: want.id, from: want.from, stop: stop, messages: make(chan zmq4.Msg, received)}
 	_, _, after := s.asks.take(s.o.Now())
+	pacing := s.track.pacing
 	wg.Go(func() {
 		defer stop()
-		r.run(ctx, after, s.o, s.track.pacing)
+		r.run(ctx, after, s.o, pacing)
 	})
 	return r
 }

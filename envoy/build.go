@@ -26,6 +26,8 @@ const (
 	connectTimeout  = time.Second            // to engines
 	routerTimeout   = 250 * time.Millisecond // to connect to the router
 	routerInterval  = time.Second            // of health checks of routers
+	pingInterval    = 30 * time.Second       // of HTTP/2, whose answer may take 5 s
+	pingDuplex      = 3 * time.Second        // likewise, to routers in full duplex
 	cleanupInterval = 60 * time.Second       // of addresses that no request named for so long
 
 	// Circuit breakers are raised out of the way: the defaults (1,024 requests, 3 retries) turn load into 503s, and how much an
@@ -101,7 +103,7 @@ func (b *builder) pack(m proto.Message) *anypb.Any {
 
 // clientHeaders are removed from what clients send: those that the router alone may set, and those that a filter of the reader's own may.
 func (b *builder) clientHeaders() []string {
-	hs := b.Headers.targets()
+	hs := b.Headers.Targets()
 	if b.Headers == HeadersGAIE {
 		hs = append(hs, GatewaySubset, GatewayServed) // metadata to us, but headers to other endpoint pickers
 	}
@@ -120,7 +122,7 @@ func (b *builder) clientHeaders() []string {
 func (b *builder) settable() []string {
 	var hs []string
 	if b.layout != LayoutOverride {
-		hs = b.Headers.targets()
+		hs = b.Headers.Targets()
 	}
 	if b.RankHeader {
 		hs = append(hs, HeaderRank)

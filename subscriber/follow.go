@@ -38,6 +38,7 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 	wg.Go(func() { connect(ctx, from, sessions, ended) })
 	ticker := time.NewTicker(s.track.pacing.tick)
 	defer ticker.Stop()
+	s.loadSaved()
 	if s.restored.seen {
 		s.heard = true
 		s.track.restore(s.restored, s.o.Now())
@@ -73,8 +74,11 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 			}
 		case m, ok := <-replies:
 			s.reply(asked, m, ok)
+		case <-s.witnesses.ready:
+			s.witness()
 		case <-ticker.C:
 			s.tick(asked)
+			s.save(wg)
 		case <-ctx.Done():
 		}
 		asked = s.ask(ctx, asked, wg)
@@ -85,6 +89,7 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 		}
 		s.line(slog.LevelInfo, "engine left", "peer", live.session.conn.RemoteAddr().String())
 	}
+	s.saveLast()
 	s.track.leave()
 }
 
@@ -167,9 +172,10 @@ func (s *Subscriber) ask(ctx context.Context, r *replay, wg *sync.WaitGroup) *re
 	ctx, stop := context.WithCancel(ctx)
 	r = &replay{id: want.id, from: want.from, stop: stop, messages: make(chan zmq4.Msg, received)}
 	_, _, after := s.asks.take(s.o.Now())
+	pacing := s.track.pacing
 	wg.Go(func() {
 		defer stop()
-		r.run(ctx, after, s.o, s.track.pacing)
+		r.run(ctx, after, s.o, pacing)
 	})
 	return r
 }
@@ -225,7 +231,18 @@ func (s *Subscriber) tick(r *replay) {
 		s.failed(replayTimeout, errSilent)
 	}
 	s.track.tick(now)
-	s.fold.tick(now)
+	s.series.healing(s.fold.tick(now))
+}
+
+// witness looks at one prompt of those that were routed to the engine, so that events do not wait for many.
+func (s *Subscriber) witness() {
+	p, ok, dropped := s.witnesses.take()
+	s.series.witnesses[witnessDropped].Add(float64(dropped))
+	if !ok {
+		return
+	}
+	s.witnesses.again()
+	s.series.healing(s.fold.witness(p, s.o.Now()))
 }
 
 // hand does what the tracker of a Subscriber decides.
@@ -247,8 +264,13 @@ func (h hand) apply(seq uint64, payload []byte, replayed bool) bool {
 	return true
 }
 
-func (h hand) reset(cause Cause)     { h.s.reset(cause) }
-func (h hand) online(yes bool)       { h.s.fold.connected(yes) }
+func (h hand) reset(cause Cause) { h.s.reset(cause) }
+func (h hand) online(yes bool) {
+	if yes {
+		h.s.proven(true)
+	}
+	h.s.fold.connected(yes)
+}
 func (h hand) quiet(on bool)         { h.s.fold.quiet(on) }
 func (h hand) history(complete bool) { h.s.fold.history(complete) }
 

@@ -17,13 +17,17 @@ type Metrics struct {
 	gaps        *prometheus.CounterVec // by outcome
 	replays     *prometheus.CounterVec // by outcome
 	replayed    *prometheus.CounterVec
+	saves       *prometheus.CounterVec // by outcome
+	restores    *prometheus.CounterVec // by outcome
 	connections *prometheus.CounterVec
 	refused     *prometheus.CounterVec // by reason
 	lag         *prometheus.HistogramVec
 	connected   *prometheus.GaugeVec
 	blocks      *prometheus.GaugeVec
 	orphans     *prometheus.GaugeVec
-	problem     *prometheus.GaugeVec // by problem
+	problem     *prometheus.GaugeVec   // by problem
+	healed      *prometheus.CounterVec // by means
+	witnesses   *prometheus.CounterVec // by outcome
 }
 
 // NewMetrics returns Metrics registered with reg; nil registers them nowhere. It panics if they are registered already.
@@ -47,11 +51,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gaps:        counter("gaps_total", "Gaps in the numbers of event batches, by outcome.", "outcome"),
 		replays:     counter("replays_total", "Replays of missed batches asked of the engine, by outcome; empty: there was nothing to replay.", "outcome"),
 		replayed:    counter("replayed_batches_total", "Event batches applied from replays."),
+		saves:       counter("saves_total", "Times that the mirror was written to its file, by outcome.", "outcome"),
+		restores:    counter("restores_total", "Saved mirrors looked for when following an engine began, by outcome; damaged, foreign and version: the file is set aside.", "outcome"),
 		connections: counter("connections_total", "Connections with an engine established."),
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
 		connected:   gauge("connected", "1 while an engine is connected and what it published before is not being replayed, else 0."),
 		blocks:      gauge("blocks", "Blocks in the mirror of the engine's cache."),
-		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown."),
+		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown; in relation to blocks, how blind the mirror still is."),
+		healed:      counter("healed_blocks_total", "Blocks taken for resident although no event announced them, by what shows it: hash, the engine's own hash, or content, for a limited time.", "means"),
+		witnesses:   counter("witnesses_total", "Routed prompts looked at to root orphans, by outcome.", "outcome"),
 		problem:     gauge("problem", "1 for the engine's current problem, by name; no series without one.", "problem"),
 		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "kvsteer", Subsystem: "subscriber", Name: "lag_seconds",
@@ -75,7 +83,7 @@ type vec interface {
 
 func (m *Metrics) vecs() []vec {
 	return []vec{
-		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem,
+		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.saves, m.restores, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem, m.healed, m.witnesses,
 	}
 }
 
@@ -89,12 +97,16 @@ type series struct {
 	replayed                   prometheus.Counter
 	replays                    map[outcome]prometheus.Counter
 	repaired, unrepaired       prometheus.Counter
+	saves, saveFailed          prometheus.Counter
+	restores                   map[restored]prometheus.Counter
 	events                     [eventKinds]prometheus.Counter
 	dropped                    [drops]prometheus.Counter
 	refused                    map[violation]prometheus.Counter
 	lag                        prometheus.Observer
 	connected, blocks, orphans prometheus.Gauge
 	problem                    Problem
+	healed                     [allMeans]prometheus.Counter
+	witnesses                  [hearings]prometheus.Counter
 }
 
 func (m *Metrics) series(pool, endpoint string, number int) *series {
@@ -107,6 +119,9 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 		replays:     make(map[outcome]prometheus.Counter),
 		repaired:    m.gaps.WithLabelValues(pool, endpoint, rank, "repaired"),
 		unrepaired:  m.gaps.WithLabelValues(pool, endpoint, rank, "reset"),
+		saves:       m.saves.WithLabelValues(pool, endpoint, rank, "saved"),
+		saveFailed:  m.saves.WithLabelValues(pool, endpoint, rank, "failed"),
+		restores:    make(map[restored]prometheus.Counter),
 		refused:     make(map[violation]prometheus.Counter),
 		lag:         m.lag.WithLabelValues(pool, endpoint, rank),
 		connected:   m.connected.WithLabelValues(pool, endpoint, rank),
@@ -124,8 +139,17 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseLost, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
 		m.resets.WithLabelValues(pool, endpoint, rank, string(c))
 	}
+	for w := range s.healed {
+		s.healed[w] = m.healed.WithLabelValues(pool, endpoint, rank, means(w).String())
+	}
+	for h := range s.witnesses {
+		s.witnesses[h] = m.witnesses.WithLabelValues(pool, endpoint, rank, hearing(h).String())
+	}
 	for _, o := range outcomes() {
 		s.replays[o] = m.replays.WithLabelValues(pool, endpoint, rank, string(o))
+	}
+	for _, o := range restores() {
+		s.restores[o] = m.restores.WithLabelValues(pool, endpoint, rank, string(o))
 	}
 	for _, v := range violations() {
 		s.refused[v] = m.refused.WithLabelValues(pool, endpoint, rank, string(v))
@@ -147,6 +171,21 @@ func (s *series) batch(st foldStats, now time.Time, replayed bool) {
 	}
 	if !st.published.IsZero() && !replayed {
 		s.lag.Observe(max(0, now.Sub(st.published).Seconds())) // clocks of two hosts differ
+	}
+	s.healing(st)
+}
+
+// healing records what a batch, a prompt or time has done to the mirror.
+func (s *series) healing(st foldStats) {
+	for w, n := range st.healed {
+		if n > 0 {
+			s.healed[w].Add(float64(n))
+		}
+	}
+	for h, n := range st.witnesses {
+		if n > 0 {
+			s.witnesses[h].Add(float64(n))
+		}
 	}
 	s.blocks.Set(float64(st.blocks))
 	s.orphans.Set(float64(st.orphans))

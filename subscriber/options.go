@@ -32,6 +32,10 @@ type Options struct {
 	// Topic is the prefix of the topics subscribed to. Empty takes them all.
 	Topic string
 
+	// HashSeed is PYTHONHASHSEED of a vLLM engine, nil when the engine is started without. It is needed to recompute the engine's
+	// hashes where they depend on it, which only [Subscriber.Witness] makes use of.
+	HashSeed *string
+
 	// Replay is the address at which the engine's replay socket binds, such as "tcp://10.0.0.11:5558". What was missed is asked for
 	// there. Empty: what is missed costs a Reset.
 	Replay string
@@ -47,6 +51,10 @@ type Options struct {
 	Demote time.Duration
 	// Adapters are the names of adapters by lora_id, for engines whose events have no names. Blocks of an adapter without a name are not mirrored.
 	Adapters map[int64]string
+
+	// StateDir is where the mirror is saved, to be taken up by the next process once a replay has proven that the engine is the same.
+	// Without Replay nothing is saved.
+	StateDir *StateDir
 
 	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
 	MaxBlocks int

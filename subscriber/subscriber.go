@@ -18,10 +18,13 @@ type Subscriber struct {
 	host string // host:port of Listen or Dial
 	addr atomic.Pointer[string]
 
+	witnesses *witnesses
+
 	// Of the goroutine in Run.
 	series *series
 	track  tracker
-	asks   pace // of replays
+	asks   pace   // of replays
+	saver  *saver // nil: nothing is saved
 	// heard says that the fold had a batch since its last reset: it may hold blocks, and it knows things of the engine
 	// that need not hold for another one. announced says that the Sink had a block since its last Reset.
 	heard, announced bool
@@ -37,6 +40,8 @@ type folder interface {
 	fold(payload []byte, now time.Time) (foldStats, error)
 	// reset empties the mirror and tells the Sink.
 	reset(cause Cause)
+	// witness takes a prompt that was routed to the engine.
+	witness(p Prompt, now time.Time) foldStats
 	// connected tells the Sink whether there is an engine at the other end.
 	connected(yes bool)
 	// quiet holds back what the Sink would hear, all but a Reset, until it is ended; then it is told the net change.
@@ -45,7 +50,7 @@ type folder interface {
 	// makes it false.
 	history(complete bool)
 	// tick is called about once a second while Run lasts. It lets go of what is kept for a time.
-	tick(now time.Time)
+	tick(now time.Time) foldStats
 }
 
 var (
@@ -62,7 +67,7 @@ func New(o Options) (*Subscriber, error) {
 	if err := register(); err != nil {
 		return nil, fmt.Errorf("register transport: %w", err)
 	}
-	s := &Subscriber{o: o, lines: make(map[string]*pace)}
+	s := &Subscriber{o: o, lines: make(map[string]*pace), witnesses: newWitnesses()}
 	host, port, err := hostPort(or(o.Listen, o.Dial))
 	if err != nil {
 		return nil, fmt.Errorf("subscriber options: %w", err)
@@ -71,7 +76,11 @@ func New(o Options) (*Subscriber, error) {
 		host = ""
 	}
 	s.host = net.JoinHostPort(host, port)
-	s.fold = newFold(foldOptions{pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters, sink: observer{s}, log: o.Log})
+	f := newFold(foldOptions{
+		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters,
+		hashSeed: o.HashSeed, wanted: s.witnesses.want, sink: observer{s}, log: o.Log,
+	})
+	s.fold, s.saver = f, newSaver(o, f.o, f)
 	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}
 	s.asks = pace{burst: askBurst, interval: askInterval}
 	s.o.Log = o.Log.With("pool", o.Pool, "endpoint", o.Endpoint)
@@ -141,6 +150,7 @@ func (s *Subscriber) reset(cause Cause) {
 		return
 	}
 	s.heard = false
+	s.proven(false)
 	s.fold.reset(cause)
 	if cause != CauseDisconnect { // which has its own line
 		s.line(slog.LevelWarn, "cache of the engine forgotten", "cause", cause)

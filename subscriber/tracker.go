@@ -35,6 +35,8 @@ type tracker struct {
 	asked   int     // requests of this catching up
 	spent   spent   // replies of this catching up, or to this request while following
 	gapped  bool    // a gap in the live numbers is not closed yet
+	// answered says that the engine has replayed a batch on this connection.
+	answered bool
 	// shy says that the last request got no answer. A gap or a new connection does not wait for the next one, then: it is asked beside.
 	shy bool
 	// missed says that the mirror lacks what a replay from 0 might bring.
@@ -84,7 +86,7 @@ func newPacing(keep time.Duration) pacing {
 	return pacing{
 		tick: time.Second, keep: keep,
 		silence: 2 * time.Second, idle: 30 * time.Second,
-		retry: 30 * time.Second, maxRetry: 5 * time.Minute,
+		retry: 2 * time.Second, maxRetry: 5 * time.Minute,
 		queue: 30 * time.Second, reply: 10 * time.Second, whole: time.Minute,
 	}
 }
@@ -116,7 +118,7 @@ func (t *tracker) restore(p position, now time.Time) {
 
 // connect begins a connection.
 func (t *tracker) connect(now time.Time) {
-	t.heard, t.lively = false, false
+	t.heard, t.lively, t.answered = false, false, false
 	t.since, t.pause = now, t.pacing.silence
 	switch {
 	case !t.replays:
@@ -232,6 +234,9 @@ func (t *tracker) take(seq uint64, payload []byte, replayed bool) {
 func (t *tracker) anchor(seq uint64) {
 	t.next, t.anchored = seq, true
 	t.setComplete(seq == 0)
+	if seq == 0 {
+		t.missed = false
+	}
 }
 
 // forget says that nothing is known of the engine.
@@ -317,7 +322,7 @@ func (t *tracker) tick(now time.Time) {
 	case !t.retry(now) && t.anchored && !t.request.open && now.Sub(t.since) >= t.pause:
 		t.since = now
 		t.pause = min(2*t.pause, t.pacing.idle)
-		t.ask(toLook, t.next)
+		t.ask(toLook, t.next-min(t.next, 1))
 	}
 }
 

@@ -225,12 +225,27 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:1: engines.tls: ca_file and server_name are both needed",
 			"k.yaml:2: envoy.router_tls: cert_file and key_file are both needed for a client certificate",
 		}},
+		{"ways of Envoy", "envoy: {layout: two, body: streamed}\n" + pool, []string{
+			`k.yaml:1: envoy.layout: "two" is none of auto, composite, compat and override_host`,
+			`k.yaml:1: envoy.body: "streamed" is none of buffered and full_duplex`,
+		}},
 		{"mode", pool + "  mode: maybe\n  percent: 101\n  approximate: {cache_tokens: -1, lifetime: 1ms}\n", []string{
 			`k.yaml:5: pools[0].mode: "maybe" is none of on, observe and off`,
 			"k.yaml:6: pools[0].percent: 101 is not in the range 0 to 100",
 			"k.yaml:7: pools[0].approximate.cache_tokens: -1 is not in the range 0 to 100000000",
 			"k.yaml:7: pools[0].approximate.lifetime: 1ms is not in the range 1s to 24h0m0s",
 		}},
+		{"adapters and salt", pool + "  adapters_refresh: 10ms\n  salt_header: \"x salt\"\n", []string{
+			"k.yaml:5: pools[0].adapters_refresh: 10ms is not in the range 1s to 1h0m0s",
+			`k.yaml:6: pools[0].salt_header: "x salt" is not the name of a header`,
+		}},
+		{"a pseudo header for the salt", pool + "  salt_header: \":authority\"\n", []string{`k.yaml:5: pools[0].salt_header: ":authority" is not the name of a header`}},
+		{"a header of the connection for the salt", pool + "  salt_header: Keep-Alive\n", []string{`k.yaml:5: pools[0].salt_header: "Keep-Alive" belongs to one connection, not to a request`}},
+		{"a credential for the salt", pool + "  salt_header: X-API-Key\n", []string{`k.yaml:5: pools[0].salt_header: "X-API-Key" may hold a credential, which Envoy keeps from the router`}},
+		{"a pool's own header for the salt", pool + "  salt_header: X-Tenant\n  match: {header: {name: x-tenant, value: a}}\n", []string{
+			`k.yaml:5: pools[0].salt_header: "X-Tenant" stands at pools[0].match.header: a header that clients send can be no salt`,
+		}},
+		{"a target for the salt", pool + "  salt_header: X-Target-Endpoint-2\n", []string{`k.yaml:5: pools[0].salt_header: "X-Target-Endpoint-2" has a meaning of its own`}},
 		{"tiers", pool + "  tiers:\n    host_weight: 1.5\n    disk_weight: NaN\n    demote: 25h\n    media:\n    - {name: CPU, tier: host}\n    - {name: cpu, tier: ram}\n" +
 			"    - {name: x, tier: ignore, lifetime: 1m}\n    - {tier: disk, lifetime: 48h}\n  adapter_ids: [{id: -1, name: a}, {id: 2}, {id: 2, name: b}]\n", []string{
 			"k.yaml:6: pools[0].tiers.host_weight: 1.5 is not in the range 0 to 1",
@@ -260,6 +275,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:2: warmup: 1h0m0s is not in the range 0s to 10m0s",
 			"k.yaml:3: notice: 1h0m0s is not in the range 0s to 10m0s",
 		}},
+		{"hash seed", pool + "  hash_seed: " + strings.Repeat("9", 257) + "\n", []string{"k.yaml:5: pools[0].hash_seed: 257 bytes, at most 256"}},
 		{"second document", pool + "---\npools: []\n", []string{"a second YAML document"}},
 		{"anchor", "budget: &b 1ms\n" + pool, []string{"k.yaml:1: budget: anchors, aliases and tags are not supported here"}},
 	}

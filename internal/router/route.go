@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/blockhash"
 	"github.com/kvsteer/kvsteer/internal/openai"
+	"github.com/kvsteer/kvsteer/subscriber"
 )
 
 // Decide says where a request goes. It never fails: what cannot be known costs precision, and the reason says what. It returns within the
@@ -70,6 +71,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	d.Reason = Reason(parsed.Reason)
 	exact := sc.exact(&parsed, indexed)
 	if exact != nil {
+		parsed.Salt = exact.Salt
 		var reason Reason
 		if tokens, reason = r.tokens(ctx, deadline, f, sc, exact, indexed, watch); reason != reasonNotOffered {
 			d.Reason = reason
@@ -80,7 +82,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	usable := 0
 	if d.Reason == "" {
-		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: exact.Salt}
+		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
 		usable = r.match(sc, ns, tokens, watch)
 	}
 	d.Rung = RungLoad
@@ -131,6 +133,9 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	watch.lap(stageScore)
 	if counts {
 		r.learn(sc, f, adapter, &parsed, &d, first, texted, watch)
+	}
+	if tokens != nil && runs(d.Reason) {
+		sc.testify(d.Steers(), first, subscriber.Prompt{Adapter: adapter, Salt: parsed.Salt, Tokens: tokens})
 	}
 	return d
 }

@@ -167,12 +167,13 @@ func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string)
 
 // limits are what the ext_proc server takes of a configuration.
 func limits(cfg *config.Config) extproc.Options {
+	override := cfg.Envoy.Layout == string(envoy.LayoutOverride)
 	return extproc.Options{
 		MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(), Notice: cfg.Notice.Std(), Drain: cfg.Drain.Std(),
 		Gateway: extproc.Gateway{
-			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List, Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
+			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List || override, Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
 		},
-		Ranked: cfg.Envoy.Layout == string(envoy.LayoutOverride),
+		Ranked: override,
 	}
 }
 

@@ -101,21 +101,21 @@ const (
         explicit_http_config: {http_protocol_options: {enable_trailers: true}}`
 )
 
-// upstream is an engine that answers with the digest of what it got. It answers at once where the path asks for that, and else after the body.
-type upstream struct {
+// sink is an engine that answers with the digest of what it got. It answers at once where the path asks for that, and else after the body.
+type sink struct {
 	name, addr string
 
 	mu       sync.Mutex
 	trailers []http.Header
 }
 
-func startUpstream(t *testing.T, name string) *upstream {
+func startSink(t *testing.T, name string) *sink {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &upstream{name: name, addr: l.Addr().String()}
+	u := &sink{name: name, addr: l.Addr().String()}
 	s := &http.Server{Handler: u, ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan struct{})
 	go func() {
@@ -126,7 +126,7 @@ func startUpstream(t *testing.T, name string) *upstream {
 	return u
 }
 
-func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (u *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/early" {
 		http.Error(w, "refused by "+u.name, http.StatusUnauthorized)
 		return
@@ -321,14 +321,14 @@ func lbEndpoints(addrs ...string) string {
 const noResponse = "response_header_mode: SKIP, response_body_mode: NONE, response_trailer_mode: SKIP"
 
 // ownProxy steers by our own headers.
-func ownProxy(t *testing.T, release string, p *picker, response, idle string, fallback *upstream) string {
+func ownProxy(t *testing.T, release string, p *picker, response, idle string, fallback *sink) string {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(p.addr)
 	return startProxy(t, release, strings.NewReplacer("FILTERS\n", "", "ROUTES", ownRoutes, "CLUSTERS", strings.ReplaceAll(ownClusters, "ENGINES", lbEndpoints(fallback.addr)),
 		"RESPONSE", response, "IDLE", idle, "PICKER", port).Replace(duplexConfig))
 }
 
-func steerTo(u *upstream) func(router.Request) router.Decision {
+func steerTo(u *sink) func(router.Request) router.Decision {
 	return func(r router.Request) router.Decision {
 		return router.Decision{ID: "r1-7", Pool: "chat", Endpoint: u.addr, Ranked: []string{u.addr}, Prompt: len(r.Body), Rung: router.RungLoad, Reason: "no_match"}
 	}
@@ -380,7 +380,7 @@ func post(t *testing.T, client *http.Client, url string, body io.Reader, length 
 // arrives unchanged where the decision says, and leaves nothing behind.
 func TestDuplexBodies(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
-		chosen, fallback := startUpstream(t, "chosen"), startUpstream(t, "fallback")
+		chosen, fallback := startSink(t, "chosen"), startSink(t, "fallback")
 		p := startPicker(t, extproc.Options{MaxBody: 4 << 20, MaxTotal: 64 << 20})
 		var read atomic.Int64
 		decide := func(r router.Request) router.Decision {
@@ -446,7 +446,7 @@ func TestDuplexBodies(t *testing.T) {
 // TestDuplexFailures holds what docs/envoy.md says of each way to fail.
 func TestDuplexFailures(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
-		chosen, fallback := startUpstream(t, "chosen"), startUpstream(t, "fallback")
+		chosen, fallback := startSink(t, "chosen"), startSink(t, "fallback")
 		p := startPicker(t, extproc.Options{BodyWait: 300 * time.Millisecond})
 		steer := steerTo(chosen)
 		p.decide.Store(&steer)
@@ -570,7 +570,7 @@ func TestDuplexStops(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
 		for name, response := range map[string]string{"answers go past it": noResponse, "answers go through it": "response_header_mode: SEND, response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND"} {
 			t.Run(name, func(t *testing.T) {
-				chosen, fallback := startUpstream(t, "chosen"), startUpstream(t, "fallback")
+				chosen, fallback := startSink(t, "chosen"), startSink(t, "fallback")
 				p := startPicker(t, extproc.Options{Drain: 100 * time.Millisecond})
 				steer := steerTo(chosen)
 				p.decide.Store(&steer)
@@ -642,7 +642,7 @@ const (
 // TestEndpointPicker speaks the endpoint-picker protocol with a real Envoy, as gateways configure it.
 func TestEndpointPicker(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
-		first, second, outside := startUpstream(t, "first"), startUpstream(t, "second"), startUpstream(t, "outside")
+		first, second, outside := startSink(t, "first"), startSink(t, "second"), startSink(t, "outside")
 		dead, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

@@ -590,7 +590,7 @@ func TestDuplexStops(t *testing.T) {
 							return
 						}
 						defer resp.Body.Close()
-						if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !bytes.HasSuffix(text, []byte("data: [DONE]\n\n")) {
+						if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !bytes.HasSuffix(text, []byte("data: [DONE]\n\n")) {
 							t.Errorf("answer %d, %d bytes: %v", resp.StatusCode, len(text), err)
 						}
 					})

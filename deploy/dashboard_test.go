@@ -189,6 +189,7 @@ func TestDashboardShowsAll(t *testing.T) {
 		"kvsteer_index_full_slots":                     "the problem index_full of the endpoint",
 		"kvsteer_index_sets":                           "nothing to do about it; in the index's bytes",
 		"kvsteer_index_slots":                          "the number of endpoints with events",
+		"kvsteer_pool_adapters":                        "the state names them",
 		"kvsteer_subscriber_connections_total":         "resets by cause disconnect",
 		"kvsteer_subscriber_problem":                   "among the router's problems of the endpoint",
 		"kvsteer_tokenize_cache_entries":               "its bytes are what is bounded",

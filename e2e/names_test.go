@@ -150,7 +150,9 @@ func TestSaltHeader(t *testing.T) {
 		client := site.Client()
 		defer client.Close()
 		conversation := []lab.Message{{Role: "user", Content: prose(rand.New(rand.NewPCG(5, 6)), 300)}}
-		key := func(tenant string) map[string]string { return map[string]string{"Authorization": "Bearer key-of-" + tenant} }
+		key := func(tenant string) map[string]string {
+			return map[string]string{"Authorization": "Bearer key-of-" + tenant}
+		}
 		with := func(header map[string]string, name, value string) map[string]string {
 			header[name] = value
 			return header

@@ -216,15 +216,22 @@ func TestFallbackOfTheRightPool(t *testing.T) {
 				site := newSite(t)
 				p := startEnvoy(t, s, site.options(k.chat, k.embed))
 				unkeyed := call{path: "/v1/completions"}
+				nobody := "the router made no decision"
 				site.router.decide(site.embed.addr, "")
-				p.want(t, k.toChat, 200, "embed") // a decision by the model beats the key
-				p.want(t, unkeyed, 200, "embed")
+				if s.layout == LayoutOverride {
+					nobody = "no pool matches"
+					p.want(t, k.toChat, 200, "chat") // the key's cluster does not hold the endpoint of another pool
+					p.want(t, k.toEmbed, 200, "embed")
+				} else {
+					p.want(t, k.toChat, 200, "embed") // a decision by the model beats the key
+					p.want(t, unkeyed, 200, "embed")
+				}
 				site.router.decide("", "")
 				for range 4 {
 					p.want(t, k.toChat, 200, "chat")
 					p.want(t, k.toEmbed, 200, "embed")
 				}
-				p.want(t, unkeyed, 503, "the router made no decision")
+				p.want(t, unkeyed, 503, nobody)
 				site.router.grpc.Stop()
 				for range 4 {
 					p.want(t, k.toChat, 200, "chat")
@@ -329,6 +336,12 @@ func TestNoFallback(t *testing.T) {
 		o := site.options(Match{}, Match{})
 		for i := range o.Pools {
 			o.Pools[i].Fallback = FallbackNone
+		}
+		if s.layout == LayoutOverride {
+			if _, err := Render(s.options(o)); err == nil || !strings.Contains(err.Error(), "always draw an endpoint") {
+				t.Errorf("error %v, want one that says what the layout cannot", err)
+			}
+			return
 		}
 		p := startEnvoy(t, s, o)
 		site.router.decide(site.chat1.addr, "")

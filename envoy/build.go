@@ -26,6 +26,8 @@ const (
 	connectTimeout  = time.Second            // to engines
 	routerTimeout   = 250 * time.Millisecond // to connect to the router
 	routerInterval  = time.Second            // of health checks of routers
+	pingInterval    = 30 * time.Second       // of HTTP/2, whose answer may take 5 s
+	pingDuplex      = 3 * time.Second        // likewise, to routers in full duplex
 	cleanupInterval = 60 * time.Second       // of addresses that no request named for so long
 
 	// Circuit breakers are raised out of the way: the defaults (1,024 requests, 3 retries) turn load into 503s, and how much an

@@ -162,7 +162,7 @@ func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
 		},
 	}
 	if b.EngineHTTP2 {
-		explicit = http2()
+		explicit = http2(pingInterval)
 	}
 	o := &upstreamv3.HttpProtocolOptions{
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: duration(upstreamIdleTimeout)},
@@ -185,11 +185,11 @@ func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
 }
 
 // http2 notices a peer that died without a word by pings.
-func http2() *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig {
+func http2(interval time.Duration) *upstreamv3.HttpProtocolOptions_ExplicitHttpConfig {
 	return &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig{
 		ProtocolConfig: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
 			Http2ProtocolOptions: &corev3.Http2ProtocolOptions{ConnectionKeepalive: &corev3.KeepaliveSettings{
-				Interval: duration(30 * time.Second),
+				Interval: duration(interval),
 				Timeout:  duration(5 * time.Second),
 			}},
 		},

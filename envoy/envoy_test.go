@@ -64,8 +64,11 @@ func TestEnvoyAccepts(t *testing.T) {
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no golden files of layout %s: %v", s.layout, err)
 		}
-		if s.layout == LayoutComposite {
+		switch s.layout {
+		case LayoutComposite:
 			files = append(files, "../examples/existing-envoy/envoy.yaml")
+		case LayoutOverride:
+			files = append(files, "../examples/override-host/envoy.yaml")
 		}
 		for _, f := range files {
 			if strings.Contains(f, "_filter") {

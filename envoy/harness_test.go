@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -23,6 +24,8 @@ import (
 type engine struct {
 	name, addr string
 	server     *http.Server
+	status     atomic.Int64 // of its answers, 0 stands for 200
+	ill        atomic.Bool  // fails health checks and nothing else
 
 	mu   sync.Mutex
 	seen []seen
@@ -66,6 +69,9 @@ func (e *engine) stop() { _ = e.server.Close() }
 
 func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/health" {
+		if e.ill.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
 		return
 	}
 	n, _ := io.Copy(io.Discard, r.Body)
@@ -76,6 +82,9 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	e.seen = append(e.seen, s)
 	e.mu.Unlock()
+	if status := e.status.Load(); status != 0 {
+		w.WriteHeader(int(status))
+	}
 	_, _ = io.WriteString(w, e.name)
 }
 

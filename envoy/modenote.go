@@ -30,6 +30,13 @@ func (b *builder) processingNote() string {
 	return text
 }
 
+func (b *builder) pingNote() string {
+	if b.Body == BodyFullDuplex {
+		return "Pings find a router whose process hangs: in full duplex nothing else ends the requests that wait for it, but the idle timeout."
+	}
+	return ""
+}
+
 func (b *builder) mutationNote() string {
 	switch len(b.settable()) {
 	case 0:

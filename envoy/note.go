@@ -81,6 +81,7 @@ func (b *builder) commonNotes() []note {
 			"finds it."},
 		{where: upstreamOptions + " http_filters", text: "Hides the headers from engines once the host is chosen. Envoy runs the upstream filters of the cluster that a " +
 			"route names, not those of a composite's members."},
+		{where: ClusterRouter + " typed_extension_protocol_options", text: b.pingNote()},
 		{where: ClusterRouter + " outlier_detection", text: "A router that refuses a connection is left out from then on, until a health check succeeds."},
 		{where: ClusterRouter + " common_lb_config", text: "A router that fails its checks gets no streams, from that moment on: requests fall back at once instead of after " +
 			"message_timeout."},
@@ -95,7 +96,6 @@ func (b *builder) commonNotes() []note {
 			"cluster does not hold are passed over. Envoy's own health checks do not count here: the router leaves out what is unhealthy."},
 		{where: "fallback_policy", text: "Without a list, and behind its end. Here health checks count."},
 		{where: "selected_host_key", text: "Tells the router which endpoint gave the answer."},
-		{where: ClusterRouter + " close_connections_on_host_health_failure", text: "In full duplex nothing else ends a request that waits for a router that hangs, but the idle timeout."},
 	}
 }
 

@@ -18,7 +18,14 @@ import (
 //	stopping     its health service says NOT_SERVING, which counts at the next check
 //	hung         two checks without an answer: 4 s at most
 //	all of them  no panic mode, so there is no host and the filter fails open without waiting for message_timeout
+//
+// In full duplex a request without an answer has no timer, and one whose body is on its way fails with its router. So there pings find the
+// process that hangs, and the first refused connection ejects a lone router too: the next request falls back.
 func (b *builder) router() *clusterv3.Cluster {
+	ping := pingInterval
+	if b.Body == BodyFullDuplex {
+		ping = pingDuplex
+	}
 	c := &clusterv3.Cluster{
 		Name:                 ClusterRouter,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
@@ -35,12 +42,10 @@ func (b *builder) router() *clusterv3.Cluster {
 			HealthyThreshold:   u32(1),
 			HealthChecker:      &corev3.HealthCheck_GrpcHealthCheck_{GrpcHealthCheck: &corev3.HealthCheck_GrpcHealthCheck{}},
 		}},
-		CloseConnectionsOnHostHealthFailure: b.Body == BodyFullDuplex,
-
 		CircuitBreakers: unlimited(),
 		TransportSocket: b.routerSocket(),
 		TypedExtensionProtocolOptions: b.protocol(&upstreamv3.HttpProtocolOptions{
-			UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: http2()},
+			UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: http2(ping)},
 		}),
 	}
 	var as []*corev3.Address
@@ -53,6 +58,8 @@ func (b *builder) router() *clusterv3.Cluster {
 	}
 	if b.severalRouters() {
 		c.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
+	}
+	if b.severalRouters() || b.Body == BodyFullDuplex {
 		c.OutlierDetection = ejectRefusing()
 	}
 	c.LoadAssignment = assignment(ClusterRouter, as)

@@ -97,6 +97,13 @@ func (s *stub) rank(list ...string) {
 	s.target, s.second, s.ranking = list[0], "", strings.Join(list, ",")
 }
 
+// rankOf has the replies name a data-parallel rank.
+func (s *stub) rankOf(rank string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dataRank = rank
+}
+
 // list is what the metadata says.
 func (s *stub) list() string {
 	if s.ranking != "" || s.second == "" {

@@ -28,7 +28,7 @@ func entryOf(d router.Decision, upstream string, change func(*entry)) *entry {
 			UpstreamRemoteAddress:       socket(at.Addr().String(), uint32(at.Port())),
 			UpstreamRequestAttemptCount: 1,
 			Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-				envoy.MetadataNamespace: metadata(d).GetFields()[envoy.MetadataNamespace].GetStructValue(),
+				envoy.MetadataNamespace: metadata(d, false).GetFields()[envoy.MetadataNamespace].GetStructValue(),
 			}},
 		},
 		Request:  &datav3.HTTPRequestProperties{Path: "/v1/chat/completions", RequestHeaders: map[string]string{"x-secret": "s3cret"}},

@@ -18,7 +18,7 @@ import (
 )
 
 // deadline bounds what a test waits for; nothing waits that long when all is well.
-const deadline = 20 * time.Second
+const deadline = 5 * time.Second
 
 type deciderFunc func(context.Context, router.Request) router.Decision
 
@@ -41,6 +41,8 @@ type fake struct {
 	cancel context.CancelFunc
 	in     chan *request // closed: the client ended the stream
 	out    chan *response
+
+	closing chan struct{} // of the service
 }
 
 func newFake() *fake {
@@ -74,6 +76,7 @@ func (f *fake) Recv() (*request, error) {
 // serve holds the server's side of the conversation as Process does, and ends the stream afterwards as gRPC does.
 func (f *fake) serve(s *service) <-chan outcome {
 	done := make(chan outcome, 1)
+	f.closing = s.closing
 	go func() {
 		defer f.cancel()
 		done <- s.converse(f)
@@ -100,16 +103,26 @@ func newService(t testing.TB, o Options) *service {
 	return svc
 }
 
-// step is one message from Envoy and the reply it must get; nil means none.
+// step is one message from Envoy and the replies it must get; nil means none.
 type step struct {
 	in   *request
 	want *response
+	more []*response
+}
+
+// says is a step with any number of replies.
+func says(in *request, replies ...*response) step {
+	if len(replies) == 0 {
+		return step{in: in}
+	}
+	return step{in: in, want: replies[0], more: replies[1:]}
 }
 
 // play runs a conversation and gives its outcome. end is what Envoy does after the last step.
 func play(t *testing.T, s *service, steps []step, end func(*fake)) outcome {
 	t.Helper()
 	f := newFake()
+	t.Cleanup(f.cancel) // before the service's, which waits for all that receives
 	done := f.serve(s)
 	for i, st := range steps {
 		select {
@@ -122,15 +135,17 @@ func play(t *testing.T, s *service, steps []step, end func(*fake)) outcome {
 		if st.want == nil {
 			continue
 		}
-		select {
-		case got := <-f.out:
-			if d := cmp.Diff(st.want, got, protocmp.Transform()); d != "" {
-				t.Fatalf("step %d: reply (-want +got):\n%s", i, d)
+		for _, want := range append([]*response{st.want}, st.more...) {
+			select {
+			case got := <-f.out:
+				if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+					t.Fatalf("step %d: reply (-want +got):\n%s", i, d)
+				}
+			case o := <-done:
+				t.Fatalf("step %d: ended %q without a reply", i, o)
+			case <-time.After(deadline):
+				t.Fatalf("step %d: no reply", i)
 			}
-		case o := <-done:
-			t.Fatalf("step %d: ended %q without a reply", i, o)
-		case <-time.After(deadline):
-			t.Fatalf("step %d: no reply", i)
 		}
 	}
 	replies := f.out
@@ -194,6 +209,11 @@ func responseBodyIn(eos bool, body string) *request {
 func responseTrailersIn() *request {
 	return &request{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}}
 }
+
+func protocmpTransform() cmp.Option { return protocmp.Transform() }
+
+// decisionReply is the reply that tells a decision by our own headers.
+func decisionReply(at phase, d router.Decision) *response { return new(settings).reply(at, d) }
 
 // big is a body of n bytes.
 func big(n int) string { return strings.Repeat("x", n) }

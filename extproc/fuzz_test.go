@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,24 +57,31 @@ func message(b byte) *request {
 	return &request{}
 }
 
-// Whatever sequence of messages comes: no panic, at most one reply per message and of its kind, echoes intact, at most one decision,
-// and nothing held at the end.
+// Whatever sequence of messages comes and whatever is decided: no panic of ours, replies of the right kinds, at most one decision, nothing held at
+// the end, and every body that must come back does, unchanged and in order.
 func FuzzConversation(f *testing.F) {
-	for _, seed := range []string{"\x02\x00\x00\x28", "\x02\x00\x08", "\x04\x00\x00\x22\x22\x0a", "\x04\x04\x00\x0a\x05\x26\x0e", "\x01\x00\x00\x22\x04", "\x06\x00\x11\x1a", "\x12\x00\x00", "\x02\x00\xf1\xfa"} {
+	for _, seed := range []string{
+		"\x02\x00\x00\x28", "\x02\x00\x08", "\x04\x00\x00\x22\x22\x0a", "\x04\x04\x00\x0a\x05\x26\x0e", "\x01\x00\x00\x22\x04", "\x06\x00\x11\x1a",
+		"\x12\x00\x00", "\x02\x00\xf1\xfa", "\x04\x00\x00\xf2\xf2\x22\x0a", "\x04\x00\x00\x22\x04\x05", "\x44\x04\x00\x22\x0a\x05\x26\x07\x0e", "\xc4\x00\x00\x22\x05\x2a",
+		"\x24\x00\x00\x22\x0a", "\xe4\x00\x00\x22\x0a", "\x04\x00\x00\x22\x00\x22\x0a", "\x05\x05\x00\x22\x07\x0a\x26\x0e", "\xa2\x00\x00\x2a\x05",
+	} {
 		f.Add([]byte(seed))
 	}
-	decisions := 0
-	s, err := New(Options{MaxBody: 1000, BodyWait: time.Hour, Decider: deciderFunc(func(_ context.Context, r router.Request) router.Decision {
+	decisions, panics := 0, false
+	d := decided()
+	o := Options{MaxBody: 1000, BodyWait: time.Hour, Decider: deciderFunc(func(_ context.Context, r router.Request) router.Decision {
 		decisions++
 		if r.Unread && r.Body != nil {
 			panic("unread request with a body")
 		}
-		return decided()
-	})})
-	if err != nil {
-		f.Fatal(err)
-	}
-	svc := &service{Server: s, closing: make(chan struct{})}
+		if panics {
+			panic("decider")
+		}
+		return d
+	})}
+	own := newServiceOf(f, o)
+	o.Gateway = &Gateway{}
+	gateway := newServiceOf(f, o)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) < 3 || len(data) > 100 {
 			return
@@ -84,47 +92,110 @@ func FuzzConversation(f *testing.F) {
 			m.ProtocolConfig = nil
 			c.messages = append(c.messages, m)
 		}
-		mode := bodyMode(data[0] & 7)
-		if mode != 7 {
-			c.messages[0].ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: mode, ResponseBodyMode: bodyMode(data[1] & 7)}
+		mode, responseMode := bodyMode(data[0]&7), bodyMode(data[1]&7)
+		if mode == 7 {
+			mode, responseMode = buffered, 0
+		} else {
+			c.messages[0].ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: mode, ResponseBodyMode: responseMode}
 		}
 		c.messages[0].ObservabilityMode = data[0]&16 != 0
+		panics = data[0]&32 != 0
+		svc := own
+		if data[0]&64 != 0 {
+			svc = gateway
+		}
+		if d = decided(); data[0]&128 != 0 {
+			d = router.Decision{ID: "r1-8"}
+		}
 
 		decisions = 0
+		before := testutil.ToFloat64(svc.metrics.panics)
 		o := svc.converse(c)
-		if o == outcomePanic {
-			t.Fatal("panic")
+		raised := testutil.ToFloat64(svc.metrics.panics) - before
+		if want := float64(decisions); !panics && raised != 0 || panics && raised != want {
+			t.Errorf("%v panics after %d decisions", raised, decisions)
 		}
-		if routed := o == outcomeRouted; decisions > 1 || routed != (decisions == 1) {
+		if decisions > 1 || (o == outcomeRouted || o == outcomeRefused || o == outcomeUnrouted) && decisions == 0 {
 			t.Errorf("outcome %q after %d decisions", o, decisions)
 		}
-		if held := testutil.ToFloat64(s.metrics.held); held != 0 {
+		if o == outcomeObserved && c.count() > 0 {
+			t.Errorf("%d replies to an observer", c.count())
+		}
+		svc.waits.Wait()
+		if held := testutil.ToFloat64(svc.metrics.held); held != 0 {
 			t.Errorf("%v bytes held", held)
 		}
-		for i, replies := range c.replies {
-			if len(replies) > 1 {
-				t.Fatalf("message %d: %d replies", i, len(replies))
-			}
-			if len(replies) == 1 {
-				checkReply(t, c.messages[i], replies[0], mode)
-			}
-		}
+		checkReplies(t, c, o, mode, responseMode)
 	})
 }
 
-func checkReply(t *testing.T, m *request, r *response, mode bodyMode) {
+func newServiceOf(f *testing.F, o Options) *service {
+	s, err := New(o)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return &service{Server: s, closing: make(chan struct{})}
+}
+
+// count is how many replies there were.
+func (s *script) count() (n int) {
+	for _, replies := range s.replies {
+		n += len(replies)
+	}
+	return n
+}
+
+// checkReplies compares what was sent with what came back, up to the message at which the stream ended.
+func checkReplies(t *testing.T, c *script, o outcome, mode, responseMode bodyMode) {
 	t.Helper()
-	want := emptyReply(m)
-	if want == nil {
-		t.Fatalf("reply %v to a message of no kind", r)
-	}
-	if got, want := fmt.Sprintf("%T", r.GetResponse()), fmt.Sprintf("%T", want.GetResponse()); got != want {
-		t.Fatalf("reply %s, want %s", got, want)
-	}
-	if b := m.GetRequestBody(); b != nil && duplex(mode) {
-		e := r.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
-		if e == nil || string(e.GetBody()) != string(b.GetBody()) || e.GetEndOfStream() != b.GetEndOfStream() {
-			t.Fatalf("echo %v of %v", e, b)
+	var sent, back, sentOfResponse, backOfResponse strings.Builder
+	var flags, flagsBack []bool // ends of streams
+	refused, headers := false, 0
+	for i, m := range c.messages[:c.next] {
+		sent.Write(m.GetRequestBody().GetBody())
+		sentOfResponse.Write(m.GetResponseBody().GetBody())
+		if b := m.GetRequestBody(); b.GetEndOfStream() {
+			flags = append(flags, true)
 		}
+		if len(c.replies[i]) > 1 && mode != fullDuplex {
+			t.Fatalf("message %d: %d replies", i, len(c.replies[i]))
+		}
+		for _, r := range c.replies[i] {
+			switch v := r.GetResponse().(type) {
+			case *extprocv3.ProcessingResponse_ImmediateResponse:
+				refused = true
+			case *extprocv3.ProcessingResponse_RequestHeaders:
+				headers++
+			case *extprocv3.ProcessingResponse_RequestBody:
+				e := v.RequestBody.GetResponse().GetBodyMutation().GetStreamedResponse()
+				if (e != nil) != duplex(mode) {
+					t.Fatalf("message %d: body reply %v", i, r)
+				}
+				if mode == fullDuplex && headers == 0 && c.messages[0].GetRequestHeaders() != nil {
+					t.Fatalf("message %d: body before the headers reply", i)
+				}
+				back.Write(e.GetBody())
+				if e.GetEndOfStream() {
+					flagsBack = append(flagsBack, true)
+				}
+			case *extprocv3.ProcessingResponse_ResponseBody:
+				e := v.ResponseBody.GetResponse().GetBodyMutation().GetStreamedResponse()
+				backOfResponse.Write(e.GetBody())
+			default:
+				if want := emptyReply(m); want == nil || fmt.Sprintf("%T", v) != fmt.Sprintf("%T", want.GetResponse()) {
+					t.Fatalf("message %d: reply %T to %T", i, v, m.GetRequest())
+				}
+			}
+		}
+	}
+	// A stream that Envoy ended before its request was complete needs nothing back; nor does a request that we have answered.
+	if refused || o == outcomeObserved || o == outcomeAborted || !duplex(mode) {
+		return
+	}
+	if sent.String() != back.String() || len(flags) != len(flagsBack) {
+		t.Errorf("outcome %q: %d bytes of the request came back of %d, %d ends of %d", o, back.Len(), sent.Len(), len(flagsBack), len(flags))
+	}
+	if duplex(responseMode) && sentOfResponse.String() != backOfResponse.String() {
+		t.Errorf("outcome %q: %d bytes of the response came back of %d", o, backOfResponse.Len(), sentOfResponse.Len())
 	}
 }

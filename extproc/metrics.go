@@ -8,6 +8,7 @@ type outcome string
 const (
 	outcomeRouted      outcome = "routed"      // reply with an endpoint
 	outcomeUnrouted    outcome = "unrouted"    // reply without one: Envoy's fallback decides
+	outcomeRefused     outcome = "refused"     // the client was answered 503 or 429
 	outcomePassthrough outcome = "passthrough" // a mode that does not route
 	outcomeObserved    outcome = "observed"    // observability mode, nothing replied
 	outcomeUnexpected  outcome = "unexpected"  // a message that does not belong to the conversation
@@ -26,7 +27,25 @@ const (
 	kindBody     kind = "body"      // the whole body
 	kindTooLarge kind = "too_large" // body above MaxBody, not read
 	kindNoRoom   kind = "no_room"   // body beyond MaxTotal, not read
-	kindPassed   kind = "passed"    // nothing is decided for it: body not asked for
+	kindPassed   kind = "passed"    // nothing is decided for it: body not read
+
+	kindUnreadable kind = "unreadable" // body of a type or an encoding that is not read
+	kindLate       kind = "late"       // the rest of the body was not waited for
+
+	kindNone kind = "" // no decision is asked for any more
+)
+
+func kinds() []kind {
+	return []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom, kindPassed, kindUnreadable, kindLate}
+}
+
+// server says who served a request, as far as a gateway tells; one of a closed set.
+type server string
+
+const (
+	servedByChoice  server = "choice"
+	servedByAnother server = "another"
+	servedByUnknown server = "unknown"
 )
 
 // Metrics are the server's series.
@@ -36,6 +55,8 @@ type Metrics struct {
 	streams     *prometheus.CounterVec // outcome
 	decisions   *prometheus.CounterVec // kind
 	passthrough *prometheus.CounterVec // mode
+	modes       *prometheus.CounterVec // mode
+	served      *prometheus.CounterVec // by
 	panics      prometheus.Counter
 	invalid     prometheus.Counter
 	refused     prometheus.Counter
@@ -59,6 +80,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		streams:     counter("streams_total", "External-processing streams ended, by outcome.", "outcome"),
 		decisions:   counter("decisions_total", "Decisions asked for, by what of the request was at hand.", "kind"),
 		passthrough: counter("passthrough_streams_total", "Streams of a processing mode that does not route, by mode.", "mode"),
+		modes:       counter("stream_modes_total", "Streams begun, by the request body mode of the filter.", "mode"),
+		served:      counter("served_requests_total", "Routed requests whose response began, by the endpoint that the gateway says served it: the choice, another, or unknown where it does not say. With headers: gaie.", "by"),
 		panics:      prometheus.NewCounter(prometheus.CounterOpts(opts("panics_total", "Panics recovered in streams, those of access logs included."))),
 		invalid:     prometheus.NewCounter(prometheus.CounterOpts(opts("invalid_endpoints_total", "Decisions with an address that is not ip:port, which was not sent to Envoy."))),
 		refused:     prometheus.NewCounter(prometheus.CounterOpts(opts("refused_connections_total", "Connections whose TLS handshake failed."))),
@@ -74,14 +97,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.logStreams.WithLabelValues(string(o))
 	}
 	for _, o := range []outcome{
-		outcomeRouted, outcomeUnrouted, outcomePassthrough, outcomeObserved, outcomeUnexpected,
+		outcomeRouted, outcomeUnrouted, outcomeRefused, outcomePassthrough, outcomeObserved, outcomeUnexpected,
 		outcomeAborted, outcomeTooLarge, outcomeExpired, outcomeDrained, outcomePanic,
 	} {
 		m.streams.WithLabelValues(string(o))
 	}
-	for _, k := range []kind{kindNoBody, kindBody, kindTooLarge, kindNoRoom, kindPassed} {
+	for _, k := range kinds() {
 		m.decisions.WithLabelValues(string(k))
 	}
-	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.panics, m.invalid, m.refused, m.seconds, m.openLogs, m.logStreams)
+	for _, mode := range []bodyMode{buffered, fullDuplex} {
+		m.modes.WithLabelValues(modeLabel(mode))
+	}
+	for _, by := range []server{servedByChoice, servedByAnother, servedByUnknown} {
+		m.served.WithLabelValues(string(by))
+	}
+	reg.MustRegister(m.open, m.held, m.streams, m.decisions, m.passthrough, m.modes, m.served, m.panics, m.invalid, m.refused, m.seconds, m.openLogs, m.logStreams)
 	return m
 }

@@ -10,7 +10,11 @@ import (
 
 type bodyMode = modev3.ProcessingMode_BodySendMode
 
-const buffered = modev3.ProcessingMode_BUFFERED
+// The modes that are routed.
+const (
+	buffered   = modev3.ProcessingMode_BUFFERED
+	fullDuplex = modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+)
 
 // requestMode is the filter's request_body_mode. A first message without protocol_config comes from a proxy older than that field; it is
 // taken for BUFFERED, the mode that the documentation asks for.
@@ -22,11 +26,9 @@ func requestMode(first *request) bodyMode {
 }
 
 // duplex modes expect the body back; a stream that ends before it was echoed truncates it.
-func duplex(m bodyMode) bool {
-	return m == modev3.ProcessingMode_FULL_DUPLEX_STREAMED || m == modev3.ProcessingMode_GRPC
-}
+func duplex(m bodyMode) bool { return m == fullDuplex || m == modev3.ProcessingMode_GRPC }
 
-// direction follows the request or the response of a stream that is passed through.
+// direction follows the request or the response of a stream.
 type direction struct {
 	mode    bodyMode
 	started bool
@@ -46,66 +48,105 @@ func (d *direction) body(b *extprocv3.HttpBody) {
 
 func (d *direction) trailers() { d.started, d.done = true, true }
 
+// traffic follows both directions of a stream.
+type traffic struct{ req, resp direction }
+
+// modes are those of the filter, as the first message tells them.
+func modes(first *request) *traffic {
+	return &traffic{req: direction{mode: requestMode(first)}, resp: direction{mode: first.GetProtocolConfig().GetResponseBodyMode()}}
+}
+
+// over reports whether the stream can end without harm to what is still to come.
+func (t *traffic) over() bool {
+	return (t.req.done || !t.req.started) && (t.resp.done || !duplex(t.resp.mode))
+}
+
 // pass answers a stream that is not routed, from its first message on, so that the request and its response stay intact.
-func (x *exchange) pass(m *request, mode bodyMode) outcome {
-	label := modeLabel(mode)
-	if mode == buffered { // only without request headers: the route and the headers are gone when the body comes
+func (x *exchange) pass(m *request, t *traffic) outcome {
+	label := modeLabel(t.req.mode)
+	if t.req.mode == buffered { // only without request headers: the route and the headers are gone when the body comes
 		label = "no_request_headers"
 	}
-	x.note(label, "requests of this mode are passed on unrouted; kvsteer routes request_header_mode SEND with request_body_mode BUFFERED")
+	x.note(label, "requests of this mode are passed on unrouted; kvsteer routes request_header_mode SEND with request_body_mode BUFFERED or FULL_DUPLEX_STREAMED")
+	if o := x.relay(m, t); o != outcomeAborted {
+		return o
+	}
+	return outcomePassthrough // the other side has all that it waits for
+}
 
-	req := direction{mode: mode}
-	resp := direction{mode: m.GetProtocolConfig().GetResponseBodyMode()}
+// relay answers a message, and those that follow until the stream can end, with what leaves the traffic as it is. A nil message is none. It names
+// the end: outcomePassthrough is the ordinary one.
+func (x *exchange) relay(m *request, t *traffic) outcome {
 	for {
-		if r := passReply(m, &req, &resp); r != nil {
+		if m != nil {
 			x.hold.force(int64(len(m.GetRequestBody().GetBody()) + len(m.GetResponseBody().GetBody())))
-			if err := x.conv.Send(r); err != nil {
-				return outcomePassthrough
+			answered, err := x.relayOne(m, t)
+			if err != nil {
+				return ended(err)
 			}
 			x.hold.force(0)
-		} else if !duplex(req.mode) && !duplex(resp.mode) {
-			return outcomeUnexpected
+			if !answered && !duplex(t.req.mode) && !duplex(t.resp.mode) {
+				return outcomeUnexpected
+			}
 		}
-		if (req.done || !req.started) && (resp.done || !duplex(resp.mode)) {
+		if t.over() {
 			return outcomePassthrough
 		}
 		var err error
-		if m, err = x.conv.Recv(); err != nil {
-			if o := ended(err); o == outcomeTooLarge { // the one end that is not the other side's
-				return o
+		if t.req.done { // the response is the engine's: it may take long
+			var gaveUp bool
+			if m, gaveUp, err = x.receiveUntil(nil); gaveUp {
+				return outcomeDrained
 			}
-			return outcomePassthrough
+		} else {
+			m, err = x.receive()
+		}
+		if err != nil {
+			return ended(err)
 		}
 	}
 }
 
-// passReply is the reply that leaves the traffic as it is, but for our headers, which no client may set. It is nil for messages that
-// expect none: in duplex modes those are window updates.
-func passReply(m *request, req, resp *direction) *response {
+// relayOne answers one message, and reports whether it is of a kind that gets an answer. Those that do not are, in duplex modes, window updates.
+func (x *exchange) relayOne(m *request, t *traffic) (answered bool, err error) {
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
-		req.headers(r.RequestHeaders.GetEndOfStream())
-		return headersReply(decisionMutation("", ""))
+		t.req.headers(r.RequestHeaders.GetEndOfStream())
+		return true, x.conv.Send(headersReply(x.undecided()))
 	case *extprocv3.ProcessingRequest_RequestBody:
-		req.body(r.RequestBody)
-		if duplex(req.mode) {
-			return bodyReply(echo(r.RequestBody))
+		t.req.body(r.RequestBody)
+		if duplex(t.req.mode) {
+			return true, x.echo(r.RequestBody.GetBody(), r.RequestBody, t.req.mode, bodyReply)
 		}
 	case *extprocv3.ProcessingRequest_RequestTrailers:
-		req.trailers()
+		t.req.trailers()
 	case *extprocv3.ProcessingRequest_ResponseHeaders:
-		resp.headers(r.ResponseHeaders.GetEndOfStream())
+		t.resp.headers(r.ResponseHeaders.GetEndOfStream())
+		x.served(m)
 	case *extprocv3.ProcessingRequest_ResponseBody:
-		resp.body(r.ResponseBody)
-		if duplex(resp.mode) {
-			return &response{Response: &extprocv3.ProcessingResponse_ResponseBody{
-				ResponseBody: &extprocv3.BodyResponse{Response: echo(r.ResponseBody)},
-			}}
+		t.resp.body(r.ResponseBody)
+		if duplex(t.resp.mode) {
+			return true, x.echo(r.ResponseBody.GetBody(), r.ResponseBody, t.resp.mode, responseBodyReply)
 		}
 	case *extprocv3.ProcessingRequest_ResponseTrailers:
-		resp.trailers()
+		t.resp.trailers()
 	}
-	return emptyReply(m)
+	r := emptyReply(m)
+	if r == nil {
+		return false, nil
+	}
+	return true, x.conv.Send(r)
+}
+
+// echo sends a part of a body back as it came, in pieces where the mode allows. flags are those of the part's end.
+func (x *exchange) echo(body []byte, flags *extprocv3.HttpBody, mode bodyMode, reply func(*extprocv3.CommonResponse) *response) error {
+	for mode == fullDuplex && len(body) > maxChunk {
+		if err := x.conv.Send(reply(streamed(body[:maxChunk], nil))); err != nil {
+			return err
+		}
+		body = body[maxChunk:]
+	}
+	return x.conv.Send(reply(streamed(body, flags)))
 }
 
 // modeLabel is a label of a closed set, whatever number a proxy sends.

@@ -36,8 +36,8 @@ func TestPassthrough(t *testing.T) {
 	cleared := headersReply(decisionMutation("", ""))
 	observed := headersIn(false)
 	observed.ObservabilityMode = true
-	bothFull := inMode(full, headersIn(false))
-	bothFull.ProtocolConfig.ResponseBodyMode = full
+	bothWays := inMode(grpc, headersIn(false))
+	bothWays.ProtocolConfig.ResponseBodyMode = grpc
 	halfClose := bodyIn(true, "")
 	halfClose.GetRequestBody().EndOfStreamWithoutMessage = true
 	halfClosed := chunk(true, "")
@@ -51,48 +51,35 @@ func TestPassthrough(t *testing.T) {
 		end   func(*fake)
 		want  outcome
 	}{
-		{"full duplex, no body", "full_duplex_streamed", []step{{inMode(full, headersIn(true)), cleared}}, nil, outcomePassthrough},
-		{"full duplex, body", "full_duplex_streamed", []step{
-			{inMode(full, headersIn(false)), cleared}, {bodyIn(false, "ab"), chunk(false, "ab")}, {bodyIn(false, "cd"), chunk(false, "cd")}, {bodyIn(true, ""), chunk(true, "")},
+		{"full duplex without request headers", "full_duplex_streamed", []step{says(inMode(full, bodyIn(true, "ab")), chunk(true, "ab"))}, nil, outcomePassthrough},
+		{"grpc, half close without a message", "grpc", []step{says(inMode(grpc, headersIn(false)), cleared), says(halfClose, halfClosed)}, nil, outcomePassthrough},
+		{"grpc both ways", "grpc", []step{
+			says(bothWays, cleared),
+			says(bodyIn(true, "ab"), chunk(true, "ab")),
+			says(responseHeadersIn(), emptyReply(responseHeadersIn())),
+			says(responseBodyIn(false, "12"), responseChunk(false, "12")),
+			says(responseTrailersIn(), emptyReply(responseTrailersIn())),
 		}, nil, outcomePassthrough},
-		{"full duplex, trailers", "full_duplex_streamed", []step{
-			{inMode(full, headersIn(false)), cleared}, {bodyIn(false, "ab"), chunk(false, "ab")}, {trailersIn(), emptyReply(trailersIn())},
+		{"grpc, a message above 64 KiB stays one", "grpc", []step{
+			says(inMode(grpc, headersIn(false)), cleared), says(bodyIn(true, big(100_000)), chunk(true, big(100_000))),
 		}, nil, outcomePassthrough},
-		{"full duplex, window update", "full_duplex_streamed", []step{
-			{inMode(full, headersIn(false)), cleared}, {&request{}, nil}, {bodyIn(true, "ab"), chunk(true, "ab")},
-		}, nil, outcomePassthrough},
-		{"full duplex, early answer of the engine", "full_duplex_streamed", []step{
-			{inMode(full, headersIn(false)), cleared}, {responseHeadersIn(), emptyReply(responseHeadersIn())}, {bodyIn(true, "ab"), chunk(true, "ab")},
-		}, nil, outcomePassthrough},
-		{"full duplex both ways", "full_duplex_streamed", []step{
-			{bothFull, cleared},
-			{bodyIn(true, "ab"), chunk(true, "ab")},
-			{responseHeadersIn(), emptyReply(responseHeadersIn())},
-			{responseBodyIn(false, "12"), responseChunk(false, "12")},
-			{responseTrailersIn(), emptyReply(responseTrailersIn())},
-		}, nil, outcomePassthrough},
-		{"full duplex, closed midway", "full_duplex_streamed", []step{
-			{inMode(full, headersIn(false)), cleared}, {bodyIn(false, "ab"), chunk(false, "ab")},
-		}, closeStream, outcomePassthrough},
-		{"full duplex, cancelled while echoing", "full_duplex_streamed", []step{
-			{inMode(full, headersIn(false)), cleared}, {bodyIn(false, "ab"), nil},
-		}, cancelStream, outcomePassthrough},
-		{"full duplex without request headers", "full_duplex_streamed", []step{{inMode(full, bodyIn(true, "ab")), chunk(true, "ab")}}, nil, outcomePassthrough},
-		{"grpc, half close without a message", "grpc", []step{{inMode(grpc, headersIn(false)), cleared}, {halfClose, halfClosed}}, nil, outcomePassthrough},
+		{"grpc, window update", "grpc", []step{says(inMode(grpc, headersIn(false)), cleared), says(&request{}), says(bodyIn(true, "ab"), chunk(true, "ab"))}, nil, outcomePassthrough},
+		{"grpc, closed midway", "grpc", []step{says(inMode(grpc, headersIn(false)), cleared), says(bodyIn(false, "ab"), chunk(false, "ab"))}, closeStream, outcomePassthrough},
+		{"grpc, cancelled while echoing", "grpc", []step{says(inMode(grpc, headersIn(false)), cleared), says(bodyIn(false, "ab"))}, cancelStream, outcomePassthrough},
 		{"streamed", "streamed", []step{
-			{inMode(stream, headersIn(false)), cleared}, {bodyIn(false, "ab"), bodyReply(nil)}, {bodyIn(true, "cd"), bodyReply(nil)},
+			says(inMode(stream, headersIn(false)), cleared), says(bodyIn(false, "ab"), bodyReply(nil)), says(bodyIn(true, "cd"), bodyReply(nil)),
 		}, nil, outcomePassthrough},
 		{"streamed, trailers", "streamed", []step{
-			{inMode(stream, headersIn(false)), cleared}, {bodyIn(false, "ab"), bodyReply(nil)}, {trailersIn(), emptyReply(trailersIn())},
+			says(inMode(stream, headersIn(false)), cleared), says(bodyIn(false, "ab"), bodyReply(nil)), says(trailersIn(), emptyReply(trailersIn())),
 		}, nil, outcomePassthrough},
-		{"streamed, message of no kind", "streamed", []step{{inMode(stream, headersIn(false)), cleared}, {&request{}, nil}}, nil, outcomeUnexpected},
-		{"partial, body above the limit", "buffered_partial", []step{{inMode(partial, headersIn(false)), cleared}, {bodyIn(false, "ab"), bodyReply(nil)}}, nil, outcomePassthrough},
-		{"no body mode", "none", []step{{inMode(none, headersIn(false)), cleared}}, nil, outcomePassthrough},
-		{"mode of the future", "unknown", []step{{unknown, cleared}, {bodyIn(true, "ab"), bodyReply(nil)}}, nil, outcomePassthrough},
-		{"buffered without request headers", "no_request_headers", []step{{inMode(buffered, bodyIn(true, "ab")), bodyReply(nil)}}, nil, outcomePassthrough},
-		{"response headers first", "no_request_headers", []step{{inMode(buffered, responseHeadersIn()), emptyReply(responseHeadersIn())}}, nil, outcomePassthrough},
-		{"message of no kind first", "no_request_headers", []step{{inMode(buffered, &request{}), nil}}, nil, outcomeUnexpected},
-		{"observability mode", "observability", []step{{observed, nil}}, nil, outcomeObserved},
+		{"streamed, message of no kind", "streamed", []step{says(inMode(stream, headersIn(false)), cleared), says(&request{})}, nil, outcomeUnexpected},
+		{"partial, body above the limit", "buffered_partial", []step{says(inMode(partial, headersIn(false)), cleared), says(bodyIn(false, "ab"), bodyReply(nil))}, nil, outcomePassthrough},
+		{"no body mode", "none", []step{says(inMode(none, headersIn(false)), cleared)}, nil, outcomePassthrough},
+		{"mode of the future", "unknown", []step{says(unknown, cleared), says(bodyIn(true, "ab"), bodyReply(nil))}, nil, outcomePassthrough},
+		{"buffered without request headers", "no_request_headers", []step{says(inMode(buffered, bodyIn(true, "ab")), bodyReply(nil))}, nil, outcomePassthrough},
+		{"response headers first", "no_request_headers", []step{says(inMode(buffered, responseHeadersIn()), emptyReply(responseHeadersIn()))}, nil, outcomePassthrough},
+		{"message of no kind first", "no_request_headers", []step{says(inMode(buffered, &request{}))}, nil, outcomeUnexpected},
+		{"observability mode", "observability", []step{says(observed)}, nil, outcomeObserved},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -118,8 +105,8 @@ func TestPassthroughIsLoggedOncePerMode(t *testing.T) {
 	var log bytes.Buffer
 	s := newService(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Decider: always(decided())})
 	for range 3 {
-		for _, mode := range []bodyMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_FULL_DUPLEX_STREAMED} {
-			play(t, s, []step{{inMode(mode, headersIn(true)), headersReply(decisionMutation("", ""))}}, nil)
+		for _, mode := range []bodyMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_STREAMED} {
+			play(t, s, []step{says(inMode(mode, headersIn(true)), headersReply(decisionMutation("", "")))}, nil)
 		}
 	}
 	if n := strings.Count(log.String(), "\n"); n != 2 {

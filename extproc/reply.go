@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"net/netip"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -43,43 +44,72 @@ func bodyReply(c *extprocv3.CommonResponse) *response {
 	return &response{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: c}}}
 }
 
-// decisionReply answers a headers or body message with a decision whose addresses are valid.
-func decisionReply(kind phase, d router.Decision) *response {
-	reply := headersReply
-	if kind == bodyPhase {
-		reply = bodyReply
+// answer is the reply to the message of a phase that tells Envoy a decision whose addresses are valid.
+func (s *settings) answer(at phase, d router.Decision) (*response, outcome) {
+	switch {
+	case s.gateway != nil:
+		return s.gateway.answer(at, d, s.ranked)
+	case d.Steers():
+		return s.reply(at, d), outcomeRouted
 	}
+	return s.reply(at, d), outcomeUnrouted
+}
+
+// reply tells a decision by our own headers.
+func (s *settings) reply(at phase, d router.Decision) *response {
 	first, second := d.Endpoint, d.Second
 	if !d.Steers() {
 		first, second = "", ""
 	}
-	r := reply(decisionMutation(first, second))
-	r.DynamicMetadata = metadata(d)
+	r := at.reply(decisionMutation(first, second))
+	r.DynamicMetadata = metadata(d, s.ranked)
 	pin(r, d)
 	return r
 }
 
-// decisionMutation sets the headers of the endpoints there are and removes those of the others. The route cache is always cleared: in
-// the compat layout the route depends on the first header, in the composite layout clearing changes nothing.
+// reply answers the message of the phase.
+func (at phase) reply(c *extprocv3.CommonResponse) *response {
+	if at == bodyPhase {
+		return bodyReply(c)
+	}
+	return headersReply(c)
+}
+
+// undecided is the mutation for a request of which nothing is decided: no client may set what we set.
+func (s *settings) undecided() *extprocv3.CommonResponse {
+	if s.gateway != nil {
+		return mutation(envoy.GatewayEndpoint, "")
+	}
+	return decisionMutation("", "")
+}
+
+// decisionMutation sets the headers of the endpoints there are and removes those of the others.
 func decisionMutation(endpoint, second string) *extprocv3.CommonResponse {
+	return mutation(envoy.HeaderTarget, endpoint, envoy.HeaderSecond, second)
+}
+
+// mutation sets headers, given as names and values in turn, and removes those without a value. The route cache is always cleared: in the compat
+// layout the route depends on the first header, elsewhere clearing changes nothing.
+func mutation(headers ...string) *extprocv3.CommonResponse {
 	m := &extprocv3.HeaderMutation{}
-	for _, h := range [...]struct{ name, value string }{{envoy.HeaderTarget, endpoint}, {envoy.HeaderSecond, second}} {
-		if h.value == "" {
-			m.RemoveHeaders = append(m.RemoveHeaders, h.name)
+	for i := 0; i < len(headers); i += 2 {
+		name, value := headers[i], headers[i+1]
+		if value == "" {
+			m.RemoveHeaders = append(m.RemoveHeaders, name)
 			continue
 		}
 		// Envoy takes raw_value alone: a header with only value set comes out empty. It overwrites whatever append_action says;
 		// proxies that obey it must overwrite too.
 		m.SetHeaders = append(m.SetHeaders, &corev3.HeaderValueOption{
-			Header:       &corev3.HeaderValue{Key: h.name, RawValue: []byte(h.value)},
+			Header:       &corev3.HeaderValue{Key: name, RawValue: []byte(value)},
 			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 		})
 	}
 	return &extprocv3.CommonResponse{HeaderMutation: m, ClearRouteCache: true}
 }
 
-// metadata describes a decision for the access log and for other filters.
-func metadata(d router.Decision) *structpb.Struct {
+// metadata describes a decision for the access log and for other filters, with the ranked list where it is wanted.
+func metadata(d router.Decision, ranked bool) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		envoy.KeyDecisionID: structpb.NewStringValue(d.ID),
 		envoy.KeyPool:       structpb.NewStringValue(d.Pool),
@@ -93,7 +123,18 @@ func metadata(d router.Decision) *structpb.Struct {
 	if d.Pinned {
 		fields[envoy.KeyRank] = structpb.NewNumberValue(float64(d.Rank))
 	}
+	if ranked && d.Steers() {
+		fields[envoy.KeyRanked] = structpb.NewStringValue(list(d))
+	}
 	return &structpb.Struct{Fields: map[string]*structpb.Value{envoy.MetadataNamespace: structpb.NewStructValue(&structpb.Struct{Fields: fields})}}
+}
+
+// list is the ranked list of a decision, at least its endpoint.
+func list(d router.Decision) string {
+	if len(d.Ranked) == 0 {
+		return d.Endpoint
+	}
+	return strings.Join(d.Ranked, ",")
 }
 
 // validate drops addresses that Envoy could not use, and reports whether it dropped one. Without a first choice there is no second.
@@ -106,7 +147,13 @@ func validate(d router.Decision) (router.Decision, bool) {
 		d.Second, dropped = "", true
 	}
 	if d.Endpoint == "" {
-		d.Second, d.Matched = "", 0
+		d.Second, d.Matched, d.Ranked = "", 0, nil
+	}
+	for _, addr := range d.Ranked {
+		if !usable(addr) {
+			d.Ranked, dropped = nil, true
+			break
+		}
 	}
 	return d, dropped
 }
@@ -117,14 +164,22 @@ func usable(addr string) bool {
 	return err == nil && ap.Port() != 0 && ap.Addr().Zone() == ""
 }
 
-// echo answers a body chunk of a duplex mode with the chunk itself.
-func echo(b *extprocv3.HttpBody) *extprocv3.CommonResponse {
+// maxChunk is the longest body chunk that is sent in the FULL_DUPLEX_STREAMED mode: the API recommends no more than 64 KiB.
+const maxChunk = 64 << 10
+
+// streamed is a piece of a body that is sent back, with the flags that it came with where it is the last piece.
+func streamed(body []byte, flags *extprocv3.HttpBody) *extprocv3.CommonResponse {
 	return &extprocv3.CommonResponse{BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
 		StreamedResponse: &extprocv3.StreamedBodyResponse{
-			Body:                      b.GetBody(),
-			EndOfStream:               b.GetEndOfStream(),
-			EndOfStreamWithoutMessage: b.GetEndOfStreamWithoutMessage(),
-			GrpcMessageCompressed:     b.GetGrpcMessageCompressed(),
+			Body:                      body,
+			EndOfStream:               flags.GetEndOfStream(),
+			EndOfStreamWithoutMessage: flags.GetEndOfStreamWithoutMessage(),
+			GrpcMessageCompressed:     flags.GetGrpcMessageCompressed(),
 		},
 	}}}
+}
+
+// responseBodyReply answers a message with a part of the response body.
+func responseBodyReply(c *extprocv3.CommonResponse) *response {
+	return &response{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{Response: c}}}
 }

@@ -17,7 +17,6 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -84,6 +83,12 @@ type Options struct {
 
 	// Drain is how long open streams have to end at shutdown. Default 5 s.
 	Drain time.Duration
+
+	// Gateway makes the server speak the endpoint-picker protocol of the Gateway API inference extension. Default nil: our own headers.
+	Gateway *Gateway
+
+	// Ranked puts a list of up to 8 endpoints, by cost, into the metadata of each decision that is to be obeyed.
+	Ranked bool
 
 	// Ready is closed when health checks may answer SERVING; before, they answer NOT_SERVING while everything is served. It stays so whatever
 	// comes. Default nil: from the start.
@@ -175,8 +180,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	if s.completer != nil {
 		accesslogv3.RegisterAccessLogServiceServer(g, &accessLog{service: svc})
 	}
-	checks := health.NewServer()
-	checks.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	checks := newChecks()
 	healthpb.RegisterHealthServer(g, checks)
 	if s.reflect {
 		reflection.Register(g)

@@ -299,6 +299,9 @@ func TestPanicIsOneStreams(t *testing.T) {
 		if err := st.Send(m); err != nil {
 			t.Fatal(err)
 		}
+		if r, err := st.Recv(); err != nil || target(r) != "" {
+			t.Errorf("reply %v, %v", r, err)
+		}
 		if _, err := st.Recv(); !errors.Is(err, io.EOF) {
 			t.Errorf("ended with %v", err)
 		}

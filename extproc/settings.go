@@ -13,6 +13,8 @@ type settings struct {
 	bodyWait time.Duration
 	notice   time.Duration
 	drain    time.Duration
+	gateway  *Gateway // nil: our own headers
+	ranked   bool
 }
 
 // settings checks the options and fills in the defaults of those that Apply replaces. It reports all wrong ones at once.
@@ -45,13 +47,21 @@ func (o *Options) settings() (*settings, error) {
 			errs = append(errs, fmt.Errorf("%s: %v is negative", d.name, d.value))
 		}
 	}
-	return &settings{maxBody: o.MaxBody, budget: o.Budget, bodyWait: o.BodyWait, notice: o.Notice, drain: o.Drain}, errors.Join(errs...)
+	s := &settings{maxBody: o.MaxBody, budget: o.Budget, bodyWait: o.BodyWait, notice: o.Notice, drain: o.Drain, ranked: o.Ranked}
+	if o.Gateway != nil {
+		g := *o.Gateway
+		if g.Shed < 0 {
+			errs = append(errs, fmt.Errorf("gateway shed: %d tokens is negative", g.Shed))
+		}
+		s.gateway = &g
+	}
+	return s, errors.Join(errs...)
 }
 
 // MaxBody is the longest body that the server can be told to read: gRPC's own limit is that of the options it was made with.
 func (s *Server) MaxBody() int64 { return s.mostBody }
 
-// Apply takes over MaxBody, MaxTotal, Budget, BodyWait, Notice and Drain of o, for streams that begin from here on. An error reports every wrong one,
+// Apply takes over MaxBody, MaxTotal, Budget, BodyWait, Notice, Drain, Gateway and Ranked of o, for streams that begin from here on. An error reports every wrong one,
 // a MaxBody above [Server.MaxBody] among them, and changes nothing.
 func (s *Server) Apply(o Options) error {
 	next, err := o.settings()

@@ -120,7 +120,7 @@ func (passer) Passes(req router.Request) bool { return req.Meta.Path == "/v1/com
 func TestPasser(t *testing.T) {
 	none := router.Decision{ID: "a", Mode: router.ModeOff, Rung: router.RungNone, Reason: "off"}
 	s := newService(t, Options{Decider: passer{always(none)}})
-	o := play(t, s, []step{{headersIn(false, "content-length", "1024"), decisionReply(headersPhase, none)}}, nil)
+	o := play(t, s, []step{says(headersIn(false, "content-length", "1024"), decisionReply(headersPhase, none))}, nil)
 	if o != outcomeUnrouted {
 		t.Errorf("outcome %s", o)
 	}

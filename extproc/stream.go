@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,6 +68,9 @@ type exchange struct {
 
 	conv conversation
 	hold holding
+
+	decision router.Decision // that Envoy was told
+	late     <-chan receipt  // of a receive under way that nobody waits for any more; nil for none
 }
 
 func (x *exchange) run() outcome {
@@ -78,17 +82,44 @@ func (x *exchange) run() outcome {
 		x.note("observability", "the filter observes only and reads no replies")
 		return outcomeObserved
 	}
-	mode := requestMode(m)
-	if h := m.GetRequestHeaders(); h != nil && mode == buffered {
-		return x.route(h)
+	t := modes(m)
+	x.metrics.modes.WithLabelValues(modeLabel(t.req.mode)).Inc()
+	h := m.GetRequestHeaders()
+	switch {
+	case h == nil:
+	case t.req.mode == buffered:
+		o := x.route(m, h)
+		t.req.started, t.req.done = true, true
+		x.attend(t)
+		return o
+	case t.req.mode == fullDuplex:
+		return x.routeDuplex(m, h, t)
 	}
-	return x.pass(m, mode)
+	return x.pass(m, t)
+}
+
+// read gives what the first message tells of a request, the declared length of its body and the bytes that are held of the message.
+func (x *exchange) read(m *request, h *extprocv3.HttpHeaders) (req router.Request, declared, held int64) {
+	req, declared, held = readHeaders(h.GetHeaders())
+	if x.ranked {
+		req.Ranked = maxRanked
+	}
+	if g := x.gateway; g != nil {
+		var n int64
+		req.Subset, n = subset(m.GetMetadataContext())
+		req.Shed = g.Shed
+		held += n
+		if g.List {
+			req.Ranked = maxRanked
+		}
+	}
+	return req, declared, held
 }
 
 // route routes a request whose body, if any, comes in one message.
-func (x *exchange) route(h *extprocv3.HttpHeaders) outcome {
+func (x *exchange) route(m *request, h *extprocv3.HttpHeaders) outcome {
 	start := time.Now()
-	req, declared, held := readHeaders(h.GetHeaders())
+	req, declared, held := x.read(m, h)
 	x.hold.force(held)
 	if h.GetEndOfStream() {
 		return x.decide(headersPhase, req, kindNoBody, start)
@@ -164,26 +195,40 @@ func (x *exchange) settle(held, length int64) kind {
 
 // decide asks for a decision within the budget and sends it as the reply to the message of phase at.
 func (x *exchange) decide(at phase, req router.Request, k kind, start time.Time) outcome {
-	x.metrics.decisions.WithLabelValues(string(k)).Inc()
-	ctx, cancel := context.WithTimeout(x.conv.Context(), x.budget)
-	defer cancel()
-	d, dropped := validate(x.decider.Decide(ctx, req))
-	if dropped {
-		x.metrics.invalid.Inc()
-	}
+	d, ok := x.ask(req, k)
 	if x.conv.Context().Err() != nil {
 		x.undelivered(d)
 		return outcomeAborted
 	}
-	if err := x.conv.Send(decisionReply(at, d)); err != nil {
+	r, o := x.answer(at, d)
+	if err := x.conv.Send(r); err != nil {
 		x.undelivered(d)
 		return ended(err)
 	}
 	x.metrics.seconds.Observe(time.Since(start).Seconds())
-	if !d.Steers() {
-		return outcomeUnrouted
+	x.decision = d
+	if !ok && o == outcomeUnrouted {
+		return outcomePanic
 	}
-	return outcomeRouted
+	return o
+}
+
+// ask asks for a decision within the budget. A Decider that panics has decided nothing, and ok is false.
+func (x *exchange) ask(req router.Request, k kind) (d router.Decision, ok bool) {
+	x.metrics.decisions.WithLabelValues(string(k)).Inc()
+	ctx, cancel := context.WithTimeout(x.conv.Context(), x.budget)
+	defer cancel()
+	defer func() {
+		if v := recover(); v != nil {
+			x.panicked(v)
+			d, ok = router.Decision{Rung: router.RungNone}, false
+		}
+	}()
+	d, dropped := validate(x.decider.Decide(ctx, req))
+	if dropped {
+		x.metrics.invalid.Inc()
+	}
+	return d, true
 }
 
 // undelivered takes a decision back that Envoy has not been told: no record will come for it.
@@ -246,9 +291,61 @@ func (x *exchange) await(then func(*request) outcome) outcome {
 	return <-done
 }
 
+// receipt is what a receive gave.
+type receipt struct {
+	m   *request
+	err error
+}
+
+// errPanic is what a receive that panics gives.
+var errPanic = errors.New("panic while receiving")
+
+// receive receives the next message.
+func (x *exchange) receive() (*request, error) {
+	if late := x.late; late != nil {
+		x.late = nil
+		r := <-late
+		return r.m, r.err
+	}
+	return x.conv.Recv()
+}
+
+// receiveUntil is receive, but that it gives up when the time has come or a drain is over. The message that it was waiting for is then that of the
+// next receive. It costs a goroutine.
+func (x *exchange) receiveUntil(expired <-chan time.Time) (m *request, gaveUp bool, err error) {
+	late := x.late
+	if late == nil {
+		got := make(chan receipt, 1)
+		late = got
+		x.waits.Go(func() {
+			r := receipt{err: errPanic}
+			defer func() {
+				if v := recover(); v != nil {
+					x.panicked(v)
+				}
+				got <- r
+			}()
+			m, err := x.conv.Recv()
+			r = receipt{m, err}
+		})
+	}
+	select {
+	case r := <-late:
+		x.late = nil
+		return r.m, false, r.err
+	case <-expired:
+	case <-x.closing:
+	}
+	x.late = late
+	return nil, true, nil
+}
+
 // ended names the end of a stream by the error of its last receive or send.
 func ended(err error) outcome {
-	if status.Code(err) == codes.ResourceExhausted {
+	switch {
+	case errors.Is(err, errPanic):
+		return outcomePanic
+	case status.Code(err) == codes.ResourceExhausted:
 		return outcomeTooLarge
 	}
 	return outcomeAborted

@@ -44,120 +44,120 @@ func TestBuffered(t *testing.T) {
 		{
 			name:  "no body",
 			d:     decided(),
-			steps: []step{{headersIn(true), decisionReply(headersPhase, decided())}},
+			steps: []step{says(headersIn(true), decisionReply(headersPhase, decided()))},
 			want:  outcomeRouted, kind: kindNoBody, seen: &seen{Path: "/v1/completions"},
 		},
 		{
 			name:  "body of declared length",
 			d:     decided(),
-			steps: []step{{headersIn(false, "Content-Length", "4", "X-Tenant", "a"), proceed()}, {bodyIn(true, "abcd"), decisionReply(bodyPhase, decided())}},
+			steps: []step{says(headersIn(false, "Content-Length", "4", "X-Tenant", "a"), proceed()), says(bodyIn(true, "abcd"), decisionReply(bodyPhase, decided()))},
 			want:  outcomeRouted, kind: kindBody, seen: &seen{Path: "/v1/completions", Body: "abcd", Tenant: "a"},
 		},
 		{
 			name:  "chunked body",
 			d:     decided(),
-			steps: []step{{headersIn(false), proceed()}, {bodyIn(true, "abcd"), decisionReply(bodyPhase, decided())}},
+			steps: []step{says(headersIn(false), proceed()), says(bodyIn(true, "abcd"), decisionReply(bodyPhase, decided()))},
 			want:  outcomeRouted, kind: kindBody, seen: &seen{Path: "/v1/completions", Body: "abcd"},
 		},
 		{
 			name:  "empty chunked body",
 			d:     decided(),
-			steps: []step{{headersIn(false), proceed()}, {bodyIn(true, ""), decisionReply(bodyPhase, decided())}},
+			steps: []step{says(headersIn(false), proceed()), says(bodyIn(true, ""), decisionReply(bodyPhase, decided()))},
 			want:  outcomeRouted, kind: kindBody, seen: &seen{Path: "/v1/completions"},
 		},
 		{
 			name:  "trailers: body without end of stream is answered at once",
 			d:     decided(),
-			steps: []step{{headersIn(false), proceed()}, {bodyIn(false, "abcd"), decisionReply(bodyPhase, decided())}},
+			steps: []step{says(headersIn(false), proceed()), says(bodyIn(false, "abcd"), decisionReply(bodyPhase, decided()))},
 			want:  outcomeRouted, kind: kindBody, seen: &seen{Path: "/v1/completions", Body: "abcd"},
 		},
 		{
 			name:  "proxy that sends no protocol_config",
 			d:     decided(),
-			steps: []step{{noConfig(headersIn(true)), decisionReply(headersPhase, decided())}},
+			steps: []step{says(noConfig(headersIn(true)), decisionReply(headersPhase, decided()))},
 			want:  outcomeRouted, kind: kindNoBody, seen: &seen{Path: "/v1/completions"},
 		},
 		{
 			name:  "no decision",
 			d:     none,
-			steps: []step{{headersIn(false), proceed()}, {bodyIn(true, "{"), decisionReply(bodyPhase, none)}},
+			steps: []step{says(headersIn(false), proceed()), says(bodyIn(true, "{"), decisionReply(bodyPhase, none))},
 			want:  outcomeUnrouted, kind: kindBody, seen: &seen{Path: "/v1/completions", Body: "{"},
 		},
 		{
 			name:  "address that Envoy could not use",
 			d:     bad,
-			steps: []step{{headersIn(true), decisionReply(headersPhase, badOut)}},
+			steps: []step{says(headersIn(true), decisionReply(headersPhase, badOut))},
 			want:  outcomeUnrouted, kind: kindNoBody, seen: &seen{Path: "/v1/completions"},
 		},
 		{
 			name:  "declared length above the cap: the body is never asked for",
 			d:     decided(),
-			steps: []step{{headersIn(false, "content-length", "1025"), decisionReply(headersPhase, decided())}},
+			steps: []step{says(headersIn(false, "content-length", "1025"), decisionReply(headersPhase, decided()))},
 			want:  outcomeRouted, kind: kindTooLarge, seen: &seen{Path: "/v1/completions", Unread: true},
 		},
 		{
 			name:  "received length above the cap",
 			d:     decided(),
-			steps: []step{{headersIn(false, "content-length", "1024"), proceed()}, {bodyIn(true, big(1025)), decisionReply(bodyPhase, decided())}},
+			steps: []step{says(headersIn(false, "content-length", "1024"), proceed()), says(bodyIn(true, big(1025)), decisionReply(bodyPhase, decided()))},
 			want:  outcomeRouted, kind: kindTooLarge, seen: &seen{Path: "/v1/completions", Unread: true},
 		},
 		{
 			name:  "received length at the cap",
 			d:     decided(),
-			steps: []step{{headersIn(false), proceed()}, {bodyIn(true, big(1024)), decisionReply(bodyPhase, decided())}},
+			steps: []step{says(headersIn(false), proceed()), says(bodyIn(true, big(1024)), decisionReply(bodyPhase, decided()))},
 			want:  outcomeRouted, kind: kindBody, seen: &seen{Path: "/v1/completions", Body: big(1024)},
 		},
 		{
 			name:  "headers leave no room for a body",
 			d:     decided(),
-			steps: []step{{headersIn(false, "x-big", big(slack), "content-length", "1024"), decisionReply(headersPhase, decided())}},
+			steps: []step{says(headersIn(false, "x-big", big(slack), "content-length", "1024"), decisionReply(headersPhase, decided()))},
 			want:  outcomeRouted, kind: kindNoRoom, seen: &seen{Path: "/v1/completions", Unread: true},
 		},
 		{
 			name:  "trailers without a body",
-			steps: []step{{headersIn(false), proceed()}, {trailersIn(), emptyReply(trailersIn())}},
+			steps: []step{says(headersIn(false), proceed()), says(trailersIn(), emptyReply(trailersIn()))},
 			want:  outcomeUnexpected,
 		},
 		{
 			name:  "headers twice",
-			steps: []step{{headersIn(false), proceed()}, {headersIn(false), headersReply(nil)}},
+			steps: []step{says(headersIn(false), proceed()), says(headersIn(false), headersReply(nil))},
 			want:  outcomeUnexpected,
 		},
 		{
 			name:  "response headers instead of a body",
-			steps: []step{{headersIn(false), proceed()}, {responseHeadersIn(), emptyReply(responseHeadersIn())}},
+			steps: []step{says(headersIn(false), proceed()), says(responseHeadersIn(), emptyReply(responseHeadersIn()))},
 			want:  outcomeUnexpected,
 		},
 		{
 			name:  "message of no kind instead of a body",
-			steps: []step{{headersIn(false), proceed()}, {&request{}, nil}},
+			steps: []step{says(headersIn(false), proceed()), says(&request{})},
 			want:  outcomeUnexpected,
 		},
 		{name: "closed before the headers", end: closeStream, want: outcomeAborted},
 		{name: "cancelled before the headers", end: cancelStream, want: outcomeAborted},
 		{
 			name:  "closed before a body of undeclared length",
-			steps: []step{{headersIn(false), proceed()}},
+			steps: []step{says(headersIn(false), proceed())},
 			end:   closeStream, want: outcomeAborted,
 		},
 		{
 			name:  "cancelled before a body of undeclared length",
-			steps: []step{{headersIn(false), proceed()}},
+			steps: []step{says(headersIn(false), proceed())},
 			end:   cancelStream, want: outcomeAborted,
 		},
 		{
 			name:  "closed before the body",
-			steps: []step{{headersIn(false, "content-length", "100"), proceed()}},
+			steps: []step{says(headersIn(false, "content-length", "100"), proceed())},
 			end:   closeStream, want: outcomeAborted,
 		},
 		{
 			name:  "cancelled before the body",
-			steps: []step{{headersIn(false, "content-length", "100"), proceed()}},
+			steps: []step{says(headersIn(false, "content-length", "100"), proceed())},
 			end:   cancelStream, want: outcomeAborted,
 		},
 		{
 			name:  "cancelled while the headers reply is sent",
-			steps: []step{{headersIn(false), nil}},
+			steps: []step{says(headersIn(false))},
 			end:   cancelStream, want: outcomeAborted,
 		},
 	}
@@ -263,7 +263,7 @@ func TestIdleUploadsLeaveRoom(t *testing.T) {
 				f.in <- headersIn(false, "content-length", declared)
 				<-f.out
 			}
-			o := play(t, s, []step{{headersIn(false, "content-length", "4"), proceed()}, {bodyIn(true, "abcd"), decisionReply(bodyPhase, decided())}}, nil)
+			o := play(t, s, []step{says(headersIn(false, "content-length", "4"), proceed()), says(bodyIn(true, "abcd"), decisionReply(bodyPhase, decided()))}, nil)
 			if o != outcomeRouted || body != "abcd" {
 				t.Errorf("outcome %q, body %q", o, body)
 			}
@@ -287,7 +287,7 @@ func TestUndeclaredBodySettledOnReceipt(t *testing.T) {
 	other.in <- headersIn(false, "content-length", "6291456")
 	<-other.out
 
-	o := play(t, s, []step{{headersIn(false), proceed()}, {bodyIn(true, big(4<<20)), decisionReply(bodyPhase, decided())}}, nil)
+	o := play(t, s, []step{says(headersIn(false), proceed()), says(bodyIn(true, big(4<<20)), decisionReply(bodyPhase, decided()))}, nil)
 	if o != outcomeRouted || !unread {
 		t.Errorf("outcome %q, unread %v", o, unread)
 	}
@@ -295,18 +295,20 @@ func TestUndeclaredBodySettledOnReceipt(t *testing.T) {
 	<-otherDone
 }
 
+// A request whose decision panics goes on without one.
 func TestPanicEndsTheStream(t *testing.T) {
 	var log bytes.Buffer
 	s := newService(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Decider: deciderFunc(func(_ context.Context, r router.Request) router.Decision {
 		panic(string(r.Body))
 	})})
+	at := func(p phase) *response { return decisionReply(p, router.Decision{Rung: router.RungNone}) }
 	tests := []struct {
 		name  string
 		steps []step
 	}{
-		{"on headers", []step{{headersIn(true), nil}}},
-		{"on a body", []step{{headersIn(false, "content-length", "6"), proceed()}, {bodyIn(true, "secret"), nil}}},
-		{"on a body of undeclared length", []step{{headersIn(false), proceed()}, {bodyIn(true, "secret"), nil}}},
+		{"on headers", []step{says(headersIn(true), at(headersPhase))}},
+		{"on a body", []step{says(headersIn(false, "content-length", "6"), proceed()), says(bodyIn(true, "secret"), at(bodyPhase))}},
+		{"on a body of undeclared length", []step{says(headersIn(false), proceed()), says(bodyIn(true, "secret"), at(bodyPhase))}},
 	}
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -370,7 +372,7 @@ func TestBodyWait(t *testing.T) {
 
 func TestClosingEndsWaits(t *testing.T) {
 	s := newService(t, Options{Decider: always(decided())})
-	o := play(t, s, []step{{headersIn(false), proceed()}}, func(*fake) { close(s.closing) })
+	o := play(t, s, []step{says(headersIn(false), proceed())}, func(*fake) { close(s.closing) })
 	if o != outcomeDrained {
 		t.Errorf("outcome %q", o)
 	}
@@ -387,7 +389,7 @@ func TestBudget(t *testing.T) {
 			return router.Decision{Reason: "budget"}
 		})})
 		want := decisionReply(headersPhase, router.Decision{Reason: "budget"})
-		if o := play(t, s, []step{{headersIn(true), want}}, nil); o != outcomeUnrouted {
+		if o := play(t, s, []step{says(headersIn(true), want)}, nil); o != outcomeUnrouted {
 			t.Errorf("outcome %q", o)
 		}
 	})
@@ -400,7 +402,7 @@ func TestAbortEndsTheDecision(t *testing.T) {
 		<-ctx.Done()
 		return decided()
 	}), Budget: time.Hour})
-	o := play(t, s, []step{{headersIn(true), nil}}, func(f *fake) {
+	o := play(t, s, []step{says(headersIn(true))}, func(f *fake) {
 		<-deciding
 		f.cancel()
 	})

@@ -28,10 +28,10 @@ func TestDecodeEvent(t *testing.T) {
 	array := []any{"BlockStored", []uint64{7}, nil, []uint32{1, 2, 3, 4}, 4, nil, "GPU", nil, []any{nil}, 0, "full_attention", nil}
 	want := plainEvent{
 		Kind: "stored", Hashes: []uint64{7}, Parent: "nil", Tokens: []uint32{1, 2, 3, 4}, BlockSize: 4, Extra: "[null]",
-		Medium: "GPU", Group: "0", Spec: "full_attention",
+		Medium: "GPU", Group: "0", Spec: "full_attention", LoraID: "nil",
 	}
-	malformed := plainEvent{Kind: "malformed", Parent: "nil", Extra: "null", Group: "nil"}
-	unknown := plainEvent{Kind: "unknown", Parent: "nil", Extra: "null", Group: "nil"}
+	malformed := plainEvent{Kind: "malformed", Parent: "nil", Extra: "null", Group: "nil", LoraID: "nil"}
+	unknown := plainEvent{Kind: "unknown", Parent: "nil", Extra: "null", Group: "nil", LoraID: "nil"}
 	change := func(f func(*plainEvent)) plainEvent { w := want; f(&w); return w }
 	slot := func(i int, v any) []any {
 		out := append([]any(nil), array...)
@@ -73,9 +73,17 @@ func TestDecodeEvent(t *testing.T) {
 		{"token id of 33 bits", stored.with("token_ids", []uint64{1 << 32}), change(func(p *plainEvent) { p.Tokens = nil })},
 		{"empty texts are absent", stored.with("medium", "").with("lora_name", "").with("cache_salt", ""), change(func(p *plainEvent) { p.Medium = "" })},
 		{"salt in slot 7", slot(7, fields{{"x", 1}, {"cache_salt", "tenant"}}), change(func(p *plainEvent) { p.Salt = "tenant" })},
+		{"adapter by number", stored.with("lora_id", 7), change(func(p *plainEvent) { p.LoraID = "7" })},
+		{"adapter by text", stored.with("lora_id", "7f"), change(func(p *plainEvent) { p.LoraID = "0" })},
+		{"looks ahead", stored.with("lookahead_token_ids", []any{[]uint32{1}}), change(func(p *plainEvent) { p.Lookahead = true })},
+		{"looks ahead, array32", stored.with("lookahead_token_ids", []any{raw(t, "dd0000000101")}), change(func(p *plainEvent) { p.Lookahead = true })},
+		{"looks ahead at nothing", stored.with("lookahead_token_ids", []any{nil, []uint32{}}), want},
+		{"looks ahead at no lists", stored.with("lookahead_token_ids", []any{}), want},
+		{"looks ahead nil", stored.with("lookahead_token_ids", nil), want},
+		{"looks ahead in an unknown form", stored.with("lookahead_token_ids", []any{5}), change(func(p *plainEvent) { p.Lookahead = true })},
 		{"unknown tag", fields{{"type", "BlockInactive"}, {"block_hashes", "?"}}, unknown},
 		{"unknown tag, array", []any{"BlockInactive", "?"}, unknown},
-		{"cleared with fields", fields{{"type", "AllBlocksCleared"}, {"medium", 7}}, plainEvent{Kind: "cleared", Parent: "nil", Extra: "null", Group: "nil"}},
+		{"cleared with fields", fields{{"type", "AllBlocksCleared"}, {"medium", 7}}, plainEvent{Kind: "cleared", Parent: "nil", Extra: "null", Group: "nil", LoraID: "nil"}},
 
 		{"nil", nil, malformed},
 		{"number", 5, malformed},

@@ -32,19 +32,94 @@
 //
 // With Dial the engine binds and the subscriber connects, for ever, with
 // growing pauses of at most BackoffMax. What the engine publishes before it
-// is connected is lost.
+// is connected is missed.
+//
+// # What was missed
+//
+// There is no way to ask an engine what it holds, and a mirror that missed a
+// removal would announce blocks that are gone. But engines can repeat their
+// latest batches (10,000 by default), on a socket that Replay names:
+//
+//   - at the start those from number 0 on are asked for;
+//   - when a number is missing, those from it on;
+//   - after a lost connection those from the last one applied on. Equal bytes
+//     show that the engine is the same process, since a batch carries the time
+//     it was made: nothing is forgotten then;
+//   - after 2 s of silence the same, for a tail that was lost or a restart that no
+//     number shows, and while the engine stays idle less and less
+//     often, down to every 30 s.
+//
+// Live messages wait meanwhile. The Sink hears that the engine is not connected
+// and, at the end, one net change. Engines lose batches in the middle of long
+// replays (vLLM up to 0.32, beyond 1,000) and do not notice, so the
+// numbers of a replay must follow each other, and a hole is asked again, at most
+// 16 times. Description.Complete says that the mirror has followed the
+// engine from its batch 0.
+//
+// A replay socket that cannot be reached or does not answer is counted, and what
+// follows in this case is what happens without one. It is not waited for until
+// it has answered again: what it has is asked for beside the live batches.
 //
 // # When blocks are forgotten
 //
-// There is no way to ask an engine what it holds, and a mirror that missed a
-// removal would announce blocks that are gone. So everything is forgotten,
-// and the Sink told by a Reset, when a connection ends (disconnect), a
-// sequence number is missing (gap) or goes back (backwards), a batch cannot
-// be read (unreadable), and when the engine says it emptied its cache
-// (cleared). A batch that follows is applied to the empty mirror: its blocks are
+// Everything is forgotten, and the Sink told by a Reset, when the engine is
+// another process than before (backwards), when a replay lacks what was missed
+// (lost), when a batch cannot be read (unreadable), and when the engine says
+// that it emptied its cache (cleared). Without an answer from a replay
+// socket a connection's end (disconnect) and a missing number (gap) cost
+// everything, too. A batch that follows is applied to the empty mirror: its blocks are
 // announced if their ancestors are in it, and held as orphans otherwise. The
-// first batch of a connection may have any number; nothing is assumed of those
-// before it. Silence forgets nothing: an engine publishes only changes.
+// mirror of a lost connection is kept for Options.Keep. Silence forgets
+// nothing: an engine publishes only changes.
+//
+// # Healing
+//
+// An engine publishes nothing for a prompt that it holds whole, so after a
+// Reset a hot prefix would never be announced again, and every conversation on
+// it would stay an orphan. [Subscriber.Witness] takes the prompts that are
+// routed to the engine. A prompt proves nothing by itself: it only says which
+// tokens stand behind hashes that the engine itself publishes. The proof is a
+// stored block: when it was stored, its parent and all ancestors were
+// resident, or the engine could not have used them.
+//
+// Where the engine's hash can be recomputed (vLLM's sha256 and sha256_cbor from
+// 0.29 on, every algorithm with Options.HashSeed, SGLang without adapters), the
+// ancestors get their own engine hashes, so that removals end them. An engine
+// that holds blocks a, b, c, d of a prompt when the mirror is reset:
+//
+//	Witness  tokens of blocks 0…5                  h0…h5 recomputed and kept
+//	event    BlockStored h4 h5, parent h3          h4 is an orphan: h3 is unknown,
+//	                                               but it is hash 3 of the prompt
+//	         a, b, c, d enter as h0…h3             one copy each, on the device
+//	Sink     Store k0 k1 k2 k3 k4 k5               h4 and h5 are rooted
+//	event    BlockRemoved h2                       resolved as any other removal
+//	Sink     Remove k5 k4 k3 k2
+//
+// It does not matter whether the prompt or the event comes first, within
+// bounds. A block is not entered when a copy of it was removed after the event
+// that proves it. Of several copies of a block one is known then, so that it
+// can be withdrawn too early, never too late. Nothing is inferred for engines
+// with several full-attention groups.
+//
+// How an engine hashes is found out: from a chain's first block when one is
+// stored, else by trying the candidates on prompts, 16 Ki blocks for one
+// prompt and 64 Ki in a second at most. Only an equal hash counts as a fit,
+// so a wrong guess costs time and announces nothing.
+//
+// Elsewhere (vLLM up to 0.28 without a seed, xxhash, a tagged adapter whose path
+// is not known) the contents of an orphan and of what follows it are looked
+// up in the prompts. Found at exactly one position, 32 tokens or more, of the
+// same adapter, what precedes them there is assumed for 10 min, and longer
+// while the engine stores blocks under it. Then it is withdrawn. Only the
+// orphan's parent has its engine hash, so other removals go unseen until
+// then. Salted prompts are not healed in this way, and no prompt is once
+// a salt was seen: the salt does not show in the blocks after the first.
+//
+// Witnesses are wanted ([Subscriber.Wants]) while the engine is connected
+// and its history is not complete: until it clears its cache, or a replay
+// from its first batch. Kept are 64 Ki blocks of prompts for 5 to 10 min,
+// no token ids but those of at most 64 prompts (256 Ki tokens) that wait for the block size, 32 Ki
+// proofs and 128 Ki removals; what is older is forgotten and proves nothing.
 //
 // # Saved mirrors
 //
@@ -64,7 +139,12 @@
 // bytes, what follows waits with the kernel and then in the engine's send queue
 // (100,000 batches by default), which drops what does not fit, and that shows
 // as a gap. So a peer costs at most Limits.Buffered, one message, 64 KiB and
-// the mirror, and a listener 8 pending handshakes. A batch that takes far more
+// the mirror, and a listener 8 pending handshakes. A replay socket gets a
+// connection for each request, behind the same guard, and costs as much again; so do
+// the live messages that wait for it: what does not fit is dropped and asked
+// for again. The last batch is kept, at most Limits.Message. A replay ends after a
+// million batches, 8 GiB, 60 s, or 10 s without any; and after 8 at once there is
+// one per second. A batch that takes far more
 // steps than the mirror has blocks counts as unreadable.
 //
 // # A message and a batch
@@ -93,7 +173,7 @@
 // # Concurrency
 //
 // New starts nothing. Run starts the goroutines of a connection and of a
-// listener, and returns when ctx has ended and all of them have; by then the
+// listener, and one while a replay is under way, and returns when ctx has ended and all of them have; by then the
 // Sink has had a Reset if anything was announced, and a Description that is not
 // connected. All calls of a Sink come from the goroutine in Run, one at a
 // time and in the order of the engine's batches. Addr may be called at any

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,7 +20,8 @@ type plainEvent struct {
 	Parent                    string
 	Tokens                    []uint32
 	BlockSize                 uint64
-	LoraID                    bool
+	LoraID                    string
+	Lookahead                 bool
 	LoraName, Salt            string
 	Extra                     string // JSON
 	Medium                    string
@@ -31,11 +33,14 @@ func plain(t testing.TB, e *event) plainEvent {
 	t.Helper()
 	p := plainEvent{
 		Kind: e.kind.String(), Hashes: append([]uint64(nil), e.hashes...), Parent: "nil", Tokens: append([]uint32(nil), e.tokens...),
-		BlockSize: e.blockSize, LoraID: e.hasLoraID, LoraName: string(e.loraName), Salt: string(e.salt), Extra: "null",
+		BlockSize: e.blockSize, LoraID: "nil", Lookahead: e.lookahead, LoraName: string(e.loraName), Salt: string(e.salt), Extra: "null",
 		Medium: string(e.medium), Group: "nil", Spec: string(e.spec), Locality: string(e.locality), Ownership: string(e.ownership),
 	}
 	if e.hasParent {
 		p.Parent = fmt.Sprint(e.parent)
+	}
+	if e.hasLoraID {
+		p.LoraID = fmt.Sprint(e.loraID)
 	}
 	if e.hasGroup {
 		p.Group = fmt.Sprint(e.group)
@@ -57,7 +62,7 @@ func plain(t testing.TB, e *event) plainEvent {
 // wantPlain reads the same from an event decoded by Python.
 func wantPlain(t testing.TB, decoded any) plainEvent {
 	t.Helper()
-	p := plainEvent{Parent: "nil", Extra: "null", Group: "nil"}
+	p := plainEvent{Parent: "nil", Extra: "null", Group: "nil", LoraID: "nil"}
 	if array, ok := decoded.([]any); ok && array[0] == "BlockStored" && len(array) > 7 {
 		if slot, ok := array[7].(map[string]any); ok { // SGLang
 			p.Salt = slot["cache_salt"].(string)
@@ -74,7 +79,12 @@ func wantPlain(t testing.TB, decoded any) plainEvent {
 		}
 		p.Tokens = wantTokens(t, e["token_ids"])
 		p.BlockSize = wantInt(t, e["block_size"])
-		p.LoraID = e["lora_id"] != nil
+		if e["lora_id"] != nil {
+			p.LoraID = fmt.Sprint(wantInt(t, e["lora_id"]))
+		}
+		if lists, ok := e["lookahead_token_ids"].([]any); ok {
+			p.Lookahead = slices.ContainsFunc(lists, func(list any) bool { return len(list.([]any)) > 0 })
+		}
 		p.LoraName = text("lora_name")
 		if s := text("cache_salt"); s != "" {
 			p.Salt = s

@@ -17,6 +17,8 @@ type foldOptions struct {
 	adapters  map[int64]string
 	sink      Sink
 	log       *slog.Logger
+	hashSeed  *string    // PYTHONHASHSEED of the engine; nil = not set
+	wanted    func(bool) // told whether prompts help; nil = nobody asks
 }
 
 // defaultMaxBlocks bounds a mirror at roughly 300 MB.
@@ -31,6 +33,8 @@ type foldStats struct {
 	rank      int             // data-parallel rank of the publisher, 0 if absent
 	blocks    int             // blocks in the mirror after the batch
 	orphans   int             // those of them that are held but not announced
+	healed    [allMeans]int   // blocks taken for resident although no event announced them
+	witnesses [hearings]int   // prompts, by what became of them
 }
 
 // fold turns the batches of one source into net changes on its Sink. It is
@@ -42,10 +46,11 @@ type fold struct {
 	extra  *extraKeys
 	seen   hashSet
 	mirror *mirror
+	heal   *healer
 	media  mediaSet
 	// adapters are names by lora_id, of engines that send only that.
 	adapters map[int64][]byte
-	now      time.Time // of the batch being folded
+	now      time.Time // of the call
 
 	online    bool
 	complete  bool // nothing that the engine published is missing
@@ -82,7 +87,7 @@ func newFold(o foldOptions) *fold {
 		o.log = slog.New(slog.DiscardHandler)
 	}
 	f := &fold{
-		o: o, dec: newDecoder(), extra: newExtraKeys(), mirror: newMirror(o.maxBlocks), media: newMediaSet(o.media),
+		o: o, dec: newDecoder(), extra: newExtraKeys(), mirror: newMirror(o.maxBlocks), heal: newHealer(o.hashSeed), media: newMediaSet(o.media),
 		logged: make(map[Problem]bool), nameless: make(map[int64]bool),
 		adapters: make(map[int64][]byte, len(o.adapters)),
 	}
@@ -100,13 +105,11 @@ var errCostly = errors.New("too much work for one batch")
 // that the batch could be read or applied in part at most: the sink was told nothing but
 // perhaps a Reset, and the fold has to be reset.
 func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
-	f.stats = foldStats{}
-	f.now = now
-	f.mirror.work, f.mirror.proofs = 0, 0
+	f.begin(now)
 	b, err := f.dec.decode(payload, f.apply)
 	f.release()
 	f.stats.published, f.stats.rank = b.published, b.rank
-	f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans()
+	f.count()
 	if err != nil {
 		return f.stats, fmt.Errorf("decode batch: %w", err)
 	}
@@ -120,18 +123,14 @@ func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
 	return f.stats, nil
 }
 
-// tick ends the copies whose time has come and tells the sink the net change.
-// It is called about once a second, so that much later than its time a copy
-// may end.
-func (f *fold) tick(now time.Time) {
+// begin starts on a batch or a prompt.
+func (f *fold) begin(now time.Time) {
+	f.stats = foldStats{}
+	f.mirror.work, f.mirror.proofs = 0, 0
 	f.now = now
-	f.mirror.work = 0
-	if f.mirror.lapse(now) == 0 {
-		return
-	}
-	f.release()
-	f.tell()
 }
+
+func (f *fold) count() { f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans() }
 
 // tell tells the sink what changed. A quiet fold keeps it for later, and forgets what came and went meanwhile.
 func (f *fold) tell() {
@@ -141,6 +140,23 @@ func (f *fold) tell() {
 	}
 	f.describe()
 	f.mirror.prints.flush(f.o.sink)
+}
+
+// tick ends the copies whose time has come, looks again at prompts that wait, and tells the sink the net change. It is called about once a
+// second, so that much later than its time a copy may end.
+func (f *fold) tick(now time.Time) foldStats {
+	f.begin(now)
+	lapsed := f.mirror.lapse(now)
+	f.heal.age(now)
+	if f.learned.blockSize > 0 {
+		f.drain()
+	}
+	if lapsed > 0 || f.stats.healed != [allMeans]int{} {
+		f.release()
+		f.tell()
+	}
+	f.count()
+	return f.stats
 }
 
 // quiet says whether the sink is to be told of changes. What changed meanwhile it is told when quiet ends, as one net change. A
@@ -159,6 +175,7 @@ func (f *fold) release() {
 	if cap(f.mirror.stack) > keepBuffer {
 		f.mirror.stack = nil
 	}
+	f.heal.release()
 }
 
 // reset forgets all blocks and all that was learned of the engine, as another
@@ -167,6 +184,7 @@ func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.mirror.forgetGhosts()
 	f.learned = learned{}
+	f.heal.reset()
 	f.complete = false
 	f.o.sink.Reset(cause)
 	f.describe()
@@ -180,9 +198,16 @@ func (f *fold) connected(on bool) {
 
 // history notes whether everything that the engine published is in the mirror or was taken out of it again. The sink is told with what
 // comes next.
-func (f *fold) history(complete bool) { f.complete = complete }
+func (f *fold) history(complete bool) {
+	if f.complete = complete; complete {
+		f.heal.finish()
+	}
+}
 
 func (f *fold) describe() {
+	if f.o.wanted != nil {
+		f.o.wanted(f.wants())
+	}
 	if f.hushed {
 		return
 	}
@@ -234,6 +259,7 @@ func (l learned) problem() Problem {
 
 func (f *fold) event(e *event) {
 	f.stats.events[e.kind]++
+	f.heal.clock++
 	if f.mirror.overworked() {
 		return
 	}
@@ -259,6 +285,7 @@ func (f *fold) event(e *event) {
 func (f *fold) cleared() {
 	f.stats.cleared = true
 	f.forget(CauseCleared)
+	f.heal.finish()
 }
 
 func (f *fold) forget(cause Cause) {
@@ -267,6 +294,7 @@ func (f *fold) forget(cause Cause) {
 	}
 	announced := f.mirror.prints.sent > 0
 	f.mirror.clear()
+	f.heal.complete = false
 	if announced {
 		f.o.sink.Reset(cause)
 	}
@@ -279,6 +307,11 @@ func (f *fold) removed(e *event) {
 		return
 	}
 	class, ok := m.copies.find(e, medium)
+	if !f.heal.complete && medium == MediumDevice {
+		for _, h := range e.hashes {
+			f.removedBlock(h, class, ok)
+		}
+	}
 	if !ok {
 		return
 	}

@@ -146,6 +146,7 @@ func (f *fold) fitsBlockSize(e *event) bool {
 	case size > f.learned.blockSize:
 		if f.learned.blockSize != 0 {
 			f.forget(CauseBlockSize)
+			f.heal.restart()
 			f.mirror.forgetGhosts()
 		}
 		f.learned.blockSize = size
@@ -220,6 +221,7 @@ func (f *fold) storedBlocks(e *event, rule MediumRule) {
 			f.learned.full = true
 		}
 	}
+	f.evidence(e, class)
 }
 
 // run makes the blocks of a device store ready to be entered. One whose key
@@ -238,6 +240,7 @@ func (f *fold) run(e *event) []storeBlock {
 		}
 		s.content = blockhash.Content(e.tokens[i*size:(i+1)*size], extra)
 		if s.first {
+			f.firstBlock(e, salt, extra)
 			s.above = blockhash.Namespace{
 				Pool: f.o.pool, Adapter: string(e.loraName), BlockSize: size, Salt: string(salt),
 			}.Root()

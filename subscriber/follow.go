@@ -74,6 +74,8 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 			}
 		case m, ok := <-replies:
 			s.reply(asked, m, ok)
+		case <-s.witnesses.ready:
+			s.witness()
 		case <-ticker.C:
 			s.tick(asked)
 			s.save(wg)
@@ -170,9 +172,10 @@ func (s *Subscriber) ask(ctx context.Context, r *replay, wg *sync.WaitGroup) *re
 	ctx, stop := context.WithCancel(ctx)
 	r = &replay{id: want.id, from: want.from, stop: stop, messages: make(chan zmq4.Msg, received)}
 	_, _, after := s.asks.take(s.o.Now())
+	pacing := s.track.pacing
 	wg.Go(func() {
 		defer stop()
-		r.run(ctx, after, s.o, s.track.pacing)
+		r.run(ctx, after, s.o, pacing)
 	})
 	return r
 }
@@ -228,7 +231,18 @@ func (s *Subscriber) tick(r *replay) {
 		s.failed(replayTimeout, errSilent)
 	}
 	s.track.tick(now)
-	s.fold.tick(now)
+	s.series.healing(s.fold.tick(now))
+}
+
+// witness looks at one prompt of those that were routed to the engine, so that events do not wait for many.
+func (s *Subscriber) witness() {
+	p, ok, dropped := s.witnesses.take()
+	s.series.witnesses[witnessDropped].Add(float64(dropped))
+	if !ok {
+		return
+	}
+	s.witnesses.again()
+	s.series.healing(s.fold.witness(p, s.o.Now()))
 }
 
 // hand does what the tracker of a Subscriber decides.

@@ -39,6 +39,35 @@ func (r recording) fromZero(t testing.TB) []recordedMessage {
 	return replay.Replies[:len(replay.Replies)-1] // without the end marker
 }
 
+// endMarker returns the last reply to the replay that was asked from 0.
+func (r recording) endMarker(t testing.TB) recordedMessage {
+	t.Helper()
+	var replay struct{ Replies []recordedMessage }
+	if err := json.Unmarshal(r.Replays["from_0"], &replay); err != nil {
+		t.Fatal(err)
+	}
+	return replay.Replies[len(replay.Replies)-1]
+}
+
+// onWire returns the bytes of a recorded message on the wire.
+func onWire(t testing.TB, m recordedMessage) []byte {
+	t.Helper()
+	var frames []string
+	for _, f := range m.Frames {
+		frames = append(frames, string(unhex(t, f)))
+	}
+	return message(frames...)
+}
+
+func unhex(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 type recordedMessage struct{ Frames []string }
 
 type decodedMessage struct {

@@ -25,7 +25,9 @@ type Metrics struct {
 	connected   *prometheus.GaugeVec
 	blocks      *prometheus.GaugeVec
 	orphans     *prometheus.GaugeVec
-	problem     *prometheus.GaugeVec // by problem
+	problem     *prometheus.GaugeVec   // by problem
+	healed      *prometheus.CounterVec // by means
+	witnesses   *prometheus.CounterVec // by outcome
 }
 
 // NewMetrics returns Metrics registered with reg; nil registers them nowhere. It panics if they are registered already.
@@ -55,7 +57,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
 		connected:   gauge("connected", "1 while an engine is connected and what it published before is not being replayed, else 0."),
 		blocks:      gauge("blocks", "Blocks in the mirror of the engine's cache."),
-		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown."),
+		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown; in relation to blocks, how blind the mirror still is."),
+		healed:      counter("healed_blocks_total", "Blocks taken for resident although no event announced them, by what shows it: hash, the engine's own hash, or content, for a limited time.", "means"),
+		witnesses:   counter("witnesses_total", "Routed prompts looked at to root orphans, by outcome.", "outcome"),
 		problem:     gauge("problem", "1 for the engine's current problem, by name; no series without one.", "problem"),
 		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "kvsteer", Subsystem: "subscriber", Name: "lag_seconds",
@@ -79,7 +83,7 @@ type vec interface {
 
 func (m *Metrics) vecs() []vec {
 	return []vec{
-		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.saves, m.restores, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem,
+		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.saves, m.restores, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem, m.healed, m.witnesses,
 	}
 }
 
@@ -101,6 +105,8 @@ type series struct {
 	lag                        prometheus.Observer
 	connected, blocks, orphans prometheus.Gauge
 	problem                    Problem
+	healed                     [allMeans]prometheus.Counter
+	witnesses                  [hearings]prometheus.Counter
 }
 
 func (m *Metrics) series(pool, endpoint string, number int) *series {
@@ -133,6 +139,12 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 	for _, c := range []Cause{CauseDisconnect, CauseGap, CauseLost, CauseBackwards, CauseCleared, CauseUnreadable, CauseBlockSize} {
 		m.resets.WithLabelValues(pool, endpoint, rank, string(c))
 	}
+	for w := range s.healed {
+		s.healed[w] = m.healed.WithLabelValues(pool, endpoint, rank, means(w).String())
+	}
+	for h := range s.witnesses {
+		s.witnesses[h] = m.witnesses.WithLabelValues(pool, endpoint, rank, hearing(h).String())
+	}
 	for _, o := range outcomes() {
 		s.replays[o] = m.replays.WithLabelValues(pool, endpoint, rank, string(o))
 	}
@@ -159,6 +171,21 @@ func (s *series) batch(st foldStats, now time.Time, replayed bool) {
 	}
 	if !st.published.IsZero() && !replayed {
 		s.lag.Observe(max(0, now.Sub(st.published).Seconds())) // clocks of two hosts differ
+	}
+	s.healing(st)
+}
+
+// healing records what a batch, a prompt or time has done to the mirror.
+func (s *series) healing(st foldStats) {
+	for w, n := range st.healed {
+		if n > 0 {
+			s.healed[w].Add(float64(n))
+		}
+	}
+	for h, n := range st.witnesses {
+		if n > 0 {
+			s.witnesses[h].Add(float64(n))
+		}
 	}
 	s.blocks.Set(float64(st.blocks))
 	s.orphans.Set(float64(st.orphans))

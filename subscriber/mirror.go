@@ -76,6 +76,10 @@ type block struct {
 	// not cover the parent do that (SGLang until November 2025). Neither it
 	// nor what follows it can be told from the other, so it is not resident.
 	ambiguous bool
+	// inferred: a copy was never announced but follows from something else. It
+	// may be of another class than the engine's removal says.
+	inferred bool
+	fresh    uint16 // when fold.refresh last came by, 0 for never
 }
 
 func newMirror(maxBlocks int) *mirror {

@@ -246,15 +246,21 @@ func (s *copySet) resident(l *copyList, need uint32) (anyTier, device bool) {
 
 // onDevice tells whether any copy is on the device.
 func (s *copySet) onDevice(l *copyList) bool {
+	_, ok := s.deviceClass(l)
+	return ok
+}
+
+// deviceClass returns the class of a copy on the device.
+func (s *copySet) deviceClass(l *copyList) (c copyClass, ok bool) {
 	if l.count == 0 {
-		return false
+		return 0, false
 	}
 	for c, n := l.class, l.more; ; c, n = s.more[n].class, s.more[n].next {
 		if s.classes[c].medium == MediumDevice {
-			return true
+			return c, true
 		}
 		if n == 0 {
-			return false
+			return 0, false
 		}
 	}
 }

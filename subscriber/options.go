@@ -32,6 +32,10 @@ type Options struct {
 	// Topic is the prefix of the topics subscribed to. Empty takes them all.
 	Topic string
 
+	// HashSeed is PYTHONHASHSEED of a vLLM engine, nil when the engine is started without. It is needed to recompute the engine's
+	// hashes where they depend on it, which only [Subscriber.Witness] makes use of.
+	HashSeed *string
+
 	// Replay is the address at which the engine's replay socket binds, such as "tcp://10.0.0.11:5558". What was missed is asked for
 	// there. Empty: what is missed costs a Reset.
 	Replay string

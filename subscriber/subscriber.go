@@ -18,6 +18,8 @@ type Subscriber struct {
 	host string // host:port of Listen or Dial
 	addr atomic.Pointer[string]
 
+	witnesses *witnesses
+
 	// Of the goroutine in Run.
 	series *series
 	track  tracker
@@ -38,6 +40,8 @@ type folder interface {
 	fold(payload []byte, now time.Time) (foldStats, error)
 	// reset empties the mirror and tells the Sink.
 	reset(cause Cause)
+	// witness takes a prompt that was routed to the engine.
+	witness(p Prompt, now time.Time) foldStats
 	// connected tells the Sink whether there is an engine at the other end.
 	connected(yes bool)
 	// quiet holds back what the Sink would hear, all but a Reset, until it is ended; then it is told the net change.
@@ -46,7 +50,7 @@ type folder interface {
 	// makes it false.
 	history(complete bool)
 	// tick is called about once a second while Run lasts. It lets go of what is kept for a time.
-	tick(now time.Time)
+	tick(now time.Time) foldStats
 }
 
 var (
@@ -63,7 +67,7 @@ func New(o Options) (*Subscriber, error) {
 	if err := register(); err != nil {
 		return nil, fmt.Errorf("register transport: %w", err)
 	}
-	s := &Subscriber{o: o, lines: make(map[string]*pace)}
+	s := &Subscriber{o: o, lines: make(map[string]*pace), witnesses: newWitnesses()}
 	host, port, err := hostPort(or(o.Listen, o.Dial))
 	if err != nil {
 		return nil, fmt.Errorf("subscriber options: %w", err)
@@ -73,7 +77,8 @@ func New(o Options) (*Subscriber, error) {
 	}
 	s.host = net.JoinHostPort(host, port)
 	f := newFold(foldOptions{
-		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters, sink: observer{s}, log: o.Log,
+		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters,
+		hashSeed: o.HashSeed, wanted: s.witnesses.want, sink: observer{s}, log: o.Log,
 	})
 	s.fold, s.saver = f, newSaver(o, f.o, f)
 	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}

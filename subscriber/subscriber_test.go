@@ -44,6 +44,10 @@ func (r *recorder) fold(payload []byte, _ time.Time) (foldStats, error) {
 	return foldStats{blocks: r.blocks, published: time.Now()}, nil
 }
 
+// witness and tick are not written down.
+func (r *recorder) witness(Prompt, time.Time) foldStats { return foldStats{blocks: r.blocks} }
+func (r *recorder) tick(time.Time) foldStats            { return foldStats{blocks: r.blocks} }
+
 func (r *recorder) reset(cause Cause) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,9 +60,8 @@ func (r *recorder) connected(yes bool) {
 	r.calls = append(r.calls, fmt.Sprint("connected ", yes))
 }
 
-func (r *recorder) quiet(bool)     {}
-func (r *recorder) history(bool)   {}
-func (r *recorder) tick(time.Time) {}
+func (r *recorder) quiet(bool)   {}
+func (r *recorder) history(bool) {}
 
 func (r *recorder) have() []string {
 	r.mu.Lock()
@@ -264,6 +267,13 @@ func TestOptions(t *testing.T) {
 			Options{Dial: "tcp://h:1", Limits: Limits{Message: 1 << 20, Buffered: 1 << 19}},
 			fmt.Sprintf("Limits.Buffered 524288: must be between 1048576 and %d", int(^uint(0)>>1)),
 		},
+		{"a medium twice", Options{Dial: "tcp://h:1", Media: map[string]MediumRule{"CPU": {}, "cpu": {}}}, `Media: "cpu": there twice, in different cases`},
+		{"a lifetime on the device", Options{Dial: "tcp://h:1", Media: map[string]MediumRule{"hbm": {Medium: MediumDevice, Lifetime: 1}}}, `Media: "hbm": a lifetime is for host and disk`},
+		{"no medium", Options{Dial: "tcp://h:1", Media: map[string]MediumRule{"x": {Medium: 9}}}, `Media: "x": unknown medium 9`},
+		{"a negative lifetime", Options{Dial: "tcp://h:1", Media: map[string]MediumRule{"x": {Medium: MediumHost, Lifetime: -1}}}, `Media: "x": lifetime -1ns is negative`},
+		{"media and adapters", Options{Dial: "tcp://h:1", Media: map[string]MediumRule{"x": {Medium: MediumHost, Lifetime: 1}}, Demote: 1, Adapters: map[int64]string{1: "a"}}, ""},
+		{"demoted for less than no time", Options{Dial: "tcp://h:1", Demote: -1}, "Demote -1ns: must not be negative"},
+		{"an adapter without a name", Options{Dial: "tcp://h:1", Adapters: map[int64]string{7: ""}}, "Adapters: id 7 has an empty name"},
 		{
 			"several",
 			Options{Dial: "tcp://h:1", MaxBlocks: -1, BackoffMin: time.Second, BackoffMax: time.Millisecond},

@@ -35,6 +35,8 @@ type tracker struct {
 	asked   int     // requests of this catching up
 	spent   spent   // replies of this catching up, or to this request while following
 	gapped  bool    // a gap in the live numbers is not closed yet
+	// answered says that the engine has replayed a batch on this connection.
+	answered bool
 	// shy says that the last request got no answer. A gap or a new connection does not wait for the next one, then: it is asked beside.
 	shy bool
 	// missed says that the mirror lacks what a replay from 0 might bring.
@@ -116,7 +118,7 @@ func (t *tracker) restore(p position, now time.Time) {
 
 // connect begins a connection.
 func (t *tracker) connect(now time.Time) {
-	t.heard, t.lively = false, false
+	t.heard, t.lively, t.answered = false, false, false
 	t.since, t.pause = now, t.pacing.silence
 	switch {
 	case !t.replays:
@@ -317,7 +319,7 @@ func (t *tracker) tick(now time.Time) {
 	case !t.retry(now) && t.anchored && !t.request.open && now.Sub(t.since) >= t.pause:
 		t.since = now
 		t.pause = min(2*t.pause, t.pacing.idle)
-		t.ask(toLook, t.next)
+		t.ask(toLook, t.next-min(t.next, 1))
 	}
 }
 

@@ -7,6 +7,10 @@ type request struct {
 	from uint64
 	why  purpose
 
+	// digest is that of batch from, when the reply to it is to show that the engine is the same process as before.
+	digest [16]byte
+	proves bool
+
 	next    uint64 // number of the reply expected
 	any     bool   // there was a reply
 	news    bool   // there was one that the mirror had not seen
@@ -20,7 +24,7 @@ const (
 	toFill   purpose = iota // an empty mirror
 	toProve                 // that the engine is the process of the last connection, and to go on from there
 	toRepair                // a gap
-	toLook                  // whether the newest batches were lost, in silence
+	toLook                  // whether the newest batches were lost or the engine is another process, in silence
 	toRefill                // the mirror, while live batches are applied
 	purposes
 )
@@ -69,6 +73,9 @@ func (t *tracker) ask(p purpose, from uint64) {
 		t.spent = spent{}
 	}
 	t.request = request{id: t.request.id + 1, open: true, from: from, next: from, why: p}
+	if at := t.position(); at.seen && from == at.seq {
+		t.request.proves, t.request.digest = true, at.digest
+	}
 }
 
 // askBeside asks for a replay from 0 while live batches are applied.
@@ -85,6 +92,7 @@ func (t *tracker) askBeside() {
 // askMore asks for what is missing after a replay, or gives up.
 func (t *tracker) askMore() {
 	if t.asked >= maxAsked {
+		t.missed = true // another time the engine may lose less
 		t.giveUp(CauseLost)
 		return
 	}
@@ -105,7 +113,7 @@ func (t *tracker) reply(seq uint64, payload []byte) {
 	t.spent.batches++
 	t.spent.bytes += len(payload)
 	first := !r.any
-	r.any = true
+	r.any, t.answered = true, true
 	switch {
 	case t.spent.batches > maxReplayed || t.spent.bytes > maxReplayedBytes:
 		t.failed(replayTooLarge)
@@ -130,17 +138,14 @@ func (t *tracker) reply(seq uint64, payload []byte) {
 // opens judges the first batch of a replay and says whether the replay goes on.
 func (t *tracker) opens(seq uint64, payload []byte) bool {
 	r := &t.request
-	switch r.why {
-	case toProve:
-		switch {
-		case seq > r.from:
-			t.startOver(CauseLost)
-			return false
-		case digestOf(payload) != t.position().digest:
-			t.startOver(CauseBackwards)
-			return false
-		}
-	case toFill, toRefill:
+	switch {
+	case r.proves && seq == r.from && digestOf(payload) != r.digest:
+		t.startOver(CauseBackwards)
+		return false
+	case r.why == toProve && seq > r.from:
+		t.startOver(CauseLost)
+		return false
+	case r.why == toFill || r.why == toRefill:
 		if t.mode != catching {
 			t.missed = false
 			t.do.online(false)
@@ -150,14 +155,15 @@ func (t *tracker) opens(seq uint64, payload []byte) bool {
 		t.forget(CauseLost)
 		t.anchor(seq)
 		r.next, r.partial = seq, seq > 0
-	case toRepair, toLook:
-		if seq > r.from {
+	default:
+		if seq > t.next {
 			// Engines keep so many batches (buffer_steps) and begin with the oldest.
 			t.unrepaired()
 			t.forget(CauseLost)
 			t.anchor(seq)
-			r.next, r.partial = seq, true
+			r.partial = true
 		}
+		r.next = seq
 	}
 	return true
 }
@@ -165,6 +171,9 @@ func (t *tracker) opens(seq uint64, payload []byte) bool {
 // startOver begins with an empty mirror, since the engine is not the process that it was taken from.
 func (t *tracker) startOver(cause Cause) {
 	t.close(replayNotProven)
+	if t.mode == following {
+		t.heard = false // perhaps by the old one
+	}
 	t.forget(cause)
 	t.catch(toFill, 0)
 }
@@ -178,12 +187,15 @@ func (t *tracker) end() {
 		t.close(replayPartial)
 	case r.news:
 		t.close(replayComplete)
-	case r.why == toProve && !r.any: // the engine has not come as far
+	case r.proves && !r.any && (r.why == toProve || t.answered): // the engine has not come as far
 		t.startOver(CauseBackwards)
 		return
 	default:
-		if r.why == toFill && !r.any { // nothing was published yet
+		if !r.any && (r.why == toFill || r.why == toRefill && !t.heard && !t.anchored) { // nothing was published yet
 			t.anchor(0)
+			if t.mode == following {
+				t.do.online(true)
+			}
 		}
 		t.close(replayEmpty)
 	}

@@ -15,7 +15,7 @@ import (
 
 type envoyCmd struct {
 	Config       string `help:"kvsteer's configuration file." required:"" placeholder:"FILE" type:"path"`
-	EnvoyVersion string `help:"Release of the Envoy that will read it, such as 1.40.0; default: envoy.version of the configuration, else the layout for 1.37 and newer." placeholder:"VERSION"`
+	EnvoyVersion string `help:"Release of the Envoy that will read it, such as 1.40.0; default: envoy.version of the configuration, else the layout for 1.37 and newer, unless envoy.layout names one." placeholder:"VERSION"`
 	FilterOnly   bool   `help:"Print the pieces to add to an Envoy configuration of your own instead of a whole one."`
 	Secrets      string `help:"Write small files into this folder that make Envoy take certificates that are replaced, and refer to them. The folder must stand at the same path for Envoy." placeholder:"DIR" type:"path"`
 	AccessLog    string `help:"Access log file; default: Envoy's standard output." placeholder:"FILE" type:"path"`
@@ -96,7 +96,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 		SecretsDir: c.Secrets, AccessLogService: cfg.Envoy.AccessLogService, DecisionHeader: cfg.Envoy.DecisionHeader,
 		Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, Version: c.EnvoyVersion,
 		MessageTimeout: cfg.Envoy.MessageTimeout.Std(), MaxBody: cfg.Limits.Body.Bytes(), AllPaths: cfg.Envoy.AllPaths || c.AllPaths,
-		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance),
+		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance), Layout: envoy.Layout(cfg.Envoy.Layout), Body: envoy.Body(cfg.Envoy.Body),
 	}
 	if o.Version == "" {
 		o.Version = cfg.Envoy.Version
@@ -146,7 +146,8 @@ func absolute(path string) string {
 // configKey maps keys of envoy's options to those of the configuration file, where they differ.
 var configKey = map[string]string{
 	"listen": "envoy.listen", "admin": "envoy.admin", "version": "envoy.version (or --envoy-version)", "secrets_dir": "--secrets",
-	"router_tls": "envoy.router_tls", "engine_tls": "engines.tls", "routers": "envoy.routers", "strip_headers": "pools.salt_header",
+	"layout": "envoy.layout", "body": "envoy.body", "router_tls": "envoy.router_tls", "engine_tls": "engines.tls", "routers": "envoy.routers",
+	"strip_headers": "pools.salt_header",
 }
 
 // plain rewrites option errors into the terms of the configuration file.

@@ -13,13 +13,17 @@ import (
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
-var update = flag.Bool("update", false, "write the pieces in examples/existing-envoy/envoy.yaml again")
+var update = flag.Bool("update", false, "write the pieces in the envoy.yaml of examples again")
 
-const exampleDir = "../../examples/existing-envoy/"
+// TestEnvoyExamples holds that each example shows what the command prints for its configuration, and that both ways of adding it, by hand as
+// shown and by a program, come to the same.
+func TestEnvoyExamples(t *testing.T) {
+	for _, name := range []string{"existing-envoy", "override-host"} {
+		t.Run(name, func(t *testing.T) { envoyExample(t, "../../examples/"+name+"/") })
+	}
+}
 
-// TestExistingEnvoyExample holds that the example shows what the command prints for its configuration, and that both ways of adding it,
-// by hand as shown and by a program, come to the same.
-func TestExistingEnvoyExample(t *testing.T) {
+func envoyExample(t *testing.T, exampleDir string) {
 	var out bytes.Buffer
 	c := &envoyCmd{Config: exampleDir + "kvsteer.yaml", FilterOnly: true, Balance: "least_request"}
 	if err := c.Run(&out); err != nil {
@@ -53,7 +57,7 @@ func TestExistingEnvoyExample(t *testing.T) {
 		text = []byte(want)
 	}
 	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("out of date (go test ./cmd/kvsteer -run Example -update): -printed +shown:\n%s", diff)
+		t.Errorf("out of date (go test ./cmd/kvsteer -run Examples -update): -printed +shown:\n%s", diff)
 	}
 
 	before := marked.ReplaceAll(text, nil)
@@ -81,6 +85,12 @@ func section(pieces, name string) []string {
 			case "virtual_hosts":
 				for j, l := range body {
 					if l == "  routes:" {
+						return append(comment, dedent(body[j+1:])...)
+					}
+				}
+			case "your_clusters":
+				for j, l := range body {
+					if strings.HasPrefix(l, "- name:") {
 						return append(comment, dedent(body[j+1:])...)
 					}
 				}

@@ -56,7 +56,10 @@ type following struct {
 
 // newFollowers makes the subscribers of the start and starts none.
 func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, state *subscriber.StateDir, log *slog.Logger, all []followed) (*followers, error) {
-	f := &followers{router: r, asker: c, metrics: m, state: state, replays: subscriber.NewReplayLimit(maxReplays), log: log, orders: make(chan func(context.Context, *following)), ended: make(chan struct{})}
+	f := &followers{
+		router: r, asker: c, metrics: m, state: state, replays: subscriber.NewReplayLimit(maxReplays), log: log,
+		orders: make(chan func(context.Context, *following)), ended: make(chan struct{}),
+	}
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {

@@ -52,14 +52,22 @@ func (f *follower) close() {
 
 // subscriber makes the subscriber of a rank whose events come from at.
 func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscriber, error) {
+	log := f.of.log
+	if len(f.sources) > 1 || rank > 0 {
+		log = log.With("rank", rank)
+	}
 	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
-		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Log: f.of.log, Metrics: f.of.metrics,
+		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
 	}
 	if err := f.what.reading.enter(&options); err != nil {
 		return nil, err
 	}
-	return subscriber.New(options)
+	s, err := subscriber.New(options)
+	if err == nil {
+		f.sources[rank].TellPrompts(s)
+	}
+	return s, err
 }
 
 // run follows the endpoint until ctx ends, then forgets it.
@@ -176,7 +184,8 @@ func (f *follower) addresses() []config.Events {
 	for rank := range all {
 		all[rank] = f.what.events.Of(rank)
 		if rank < len(f.offer.ranks) {
-			all[rank].Dial = withPort(all[rank].Dial, f.offer.ranks[rank].Events)
+			told := f.offer.ranks[rank]
+			all[rank].Dial, all[rank].Replay = withPort(all[rank].Dial, told.Events), withPort(all[rank].Replay, told.Replay)
 		}
 	}
 	return all

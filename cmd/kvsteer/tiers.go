@@ -14,6 +14,7 @@ import (
 type reading struct {
 	media, adapters string
 	demote          time.Duration
+	hashSeed        string // "" = none
 }
 
 // readingOf takes it of a configuration.
@@ -28,7 +29,7 @@ func readingOf(p *config.Pool) reading {
 		}
 		return string(b)
 	}
-	return reading{text(p.Tiers.Media, len(p.Tiers.Media)), text(p.AdapterIDs, len(p.AdapterIDs)), p.Tiers.Demote.Std()}
+	return reading{text(p.Tiers.Media, len(p.Tiers.Media)), text(p.AdapterIDs, len(p.AdapterIDs)), p.Tiers.Demote.Std(), p.HashSeed}
 }
 
 // enter puts it into the options of a subscriber.
@@ -47,6 +48,9 @@ func (r reading) enter(o *subscriber.Options) error {
 		}
 	}
 	o.Demote = r.demote
+	if r.hashSeed != "" {
+		o.HashSeed = &r.hashSeed
+	}
 	o.Media = make(map[string]subscriber.MediumRule, len(media))
 	for _, m := range media {
 		medium, err := subscriber.ParseMedium(m.Tier)

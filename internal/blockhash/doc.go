@@ -51,7 +51,10 @@
 //	   87 94  2e                             tuple of 3; end
 //	SHA-256 = 52a7f141 … e3edd9361a, published as 0x1a1eb4e3edd9361a
 //
+// [EngineChain] is one of these chains, or one of XXH3-128 over the same bytes, or SGLang's pages (SHA-256 over the parent's
+// digest and the token ids as uint32 little-endian), chosen by [Algorithm].
+//
 // # Concurrency
 //
-// All functions are pure. A SHA256CBOR and a SHA256Pickle own a buffer and belong to one goroutine.
+// All functions are pure. A SHA256CBOR, a SHA256Pickle and an EngineChain own a buffer and belong to one goroutine.
 package blockhash

@@ -126,6 +126,7 @@ type Pool struct {
 	PinRank         bool        `yaml:"pin_rank" default:"false" doc:"Chooses the data-parallel rank of an endpoint too and tells the engine by the header X-data-parallel-rank. All endpoints must have the same events.ranks, 2 or more, and fallback cannot be a cluster."`
 	Tiers           Tiers       `yaml:"tiers"`
 	AdapterIDs      []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
+	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED of the pool's engines, the same for all, as a text; empty = they are started without. With it the blocks that engines hold can be recognised again after a loss of events also where vLLM hashes with xxhash or xxhash_cbor, and before vLLM 0.29. At most 256 bytes."`
 	Endpoints       []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
 }
 
@@ -185,8 +186,10 @@ func (e Events) None() bool { return e.Listen == "" && e.Dial == "" }
 type Envoy struct {
 	Listen         string   `yaml:"listen" default:"127.0.0.1:8080" doc:"Where clients reach Envoy: ip:port."`
 	Admin          string   `yaml:"admin" default:"127.0.0.1:9901" doc:"Envoy's admin listener: ip:port on loopback."`
-	Version        string   `yaml:"version" doc:"Envoy's release, such as 1.40.0: from 1.40 on the composite layout is printed; not set: the layout that works from 1.37 on."`
-	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Range: 10ms to 1m."`
+	Version        string   `yaml:"version" doc:"Envoy's release, such as 1.40.0: with layout auto the composite layout is printed from 1.40 on; not set: the layout that works from 1.37 on."`
+	Layout         string   `yaml:"layout" default:"auto" doc:"Shape of routes and clusters. auto: composite from 1.40 on, else compat. override_host: one cluster per pool that tries the router's list of endpoints in turn, which a cluster of your own can do too. docs/envoy.md compares them."`
+	Body           string   `yaml:"body" default:"buffered" doc:"How Envoy shows request bodies to the router. buffered: Envoy holds each request until its body is there, and serves it whatever becomes of the router. full_duplex: it streams (FULL_DUPLEX_STREAMED); requests that the router was handed fail with it."`
+	MessageTimeout Duration `yaml:"message_timeout" default:"1s" doc:"How long Envoy waits for the router before it routes on its own. Above budget. Not with body: full_duplex, where Envoy has no such timer. Range: 10ms to 1m."`
 	AllPaths       bool     `yaml:"all_paths" default:"false" doc:"Routes every path to the engines instead of the inference paths only. Engines serve metrics and administration on the same port."`
 
 	Routers          []string  `yaml:"routers" doc:"Where Envoy finds the routers, when that is not the listen address: ip:port, or name:port for all addresses that DNS gives; several for several routers."`

@@ -219,6 +219,10 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:1: engines.tls: ca_file and server_name are both needed",
 			"k.yaml:2: envoy.router_tls: cert_file and key_file are both needed for a client certificate",
 		}},
+		{"ways of Envoy", "envoy: {layout: two, body: streamed}\n" + pool, []string{
+			`k.yaml:1: envoy.layout: "two" is none of auto, composite, compat and override_host`,
+			`k.yaml:1: envoy.body: "streamed" is none of buffered and full_duplex`,
+		}},
 		{"mode", pool + "  mode: maybe\n  percent: 101\n  approximate: {cache_tokens: -1, lifetime: 1ms}\n", []string{
 			`k.yaml:5: pools[0].mode: "maybe" is none of on, observe and off`,
 			"k.yaml:6: pools[0].percent: 101 is not in the range 0 to 100",
@@ -254,6 +258,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:2: warmup: 1h0m0s is not in the range 0s to 10m0s",
 			"k.yaml:3: notice: 1h0m0s is not in the range 0s to 10m0s",
 		}},
+		{"hash seed", pool + "  hash_seed: " + strings.Repeat("9", 257) + "\n", []string{"k.yaml:5: pools[0].hash_seed: 257 bytes, at most 256"}},
 		{"second document", pool + "---\npools: []\n", []string{"a second YAML document"}},
 		{"anchor", "budget: &b 1ms\n" + pool, []string{"k.yaml:1: budget: anchors, aliases and tags are not supported here"}},
 	}

@@ -28,6 +28,9 @@ var (
 	}
 )
 
+// maxHashSeed bounds PYTHONHASHSEED, in bytes. Python itself takes a number or "random".
+const maxHashSeed = 256
+
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
 func (d *decoder) validate(c *Config) {
 	d.listen(c)
@@ -114,6 +117,14 @@ func (d *decoder) number(path string, v, lo, hi int) {
 	}
 }
 
+// oneOf names the words that a key takes.
+func (d *decoder) oneOf(path, v string, words ...string) {
+	if !slices.Contains(words, v) {
+		last := len(words) - 1
+		d.at(path, "%q is none of %s and %s", v, strings.Join(words[:last], ", "), words[last])
+	}
+}
+
 func (d *decoder) duration(path string, v Duration, lo, hi time.Duration) {
 	if v.Std() < lo || v.Std() > hi {
 		d.at(path, "%s is not in the range %s to %s", v, lo, hi)
@@ -192,6 +203,8 @@ func (d *decoder) envoy(c *Config) {
 	if c.Envoy.Version != "" && !envoyVersion.MatchString(c.Envoy.Version) {
 		d.at("envoy.version", "%q is not a release such as 1.40.0", c.Envoy.Version)
 	}
+	d.oneOf("envoy.layout", c.Envoy.Layout, "auto", "composite", "compat", "override_host")
+	d.oneOf("envoy.body", c.Envoy.Body, "buffered", "full_duplex")
 	d.duration("envoy.message_timeout", c.Envoy.MessageTimeout, 10*time.Millisecond, time.Minute)
 	for i, r := range c.Envoy.Routers {
 		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" || port == "0" {
@@ -249,6 +262,9 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 		d.at(path+".max_model_len", "%d is below 0", p.MaxModelLen)
 	}
 	d.number(path+".prefill_rate", p.PrefillRate, 1, 10_000_000)
+	if n := len(p.HashSeed); n > maxHashSeed {
+		d.at(path+".hash_seed", "%d bytes, at most %d", n, maxHashSeed)
+	}
 	switch p.Mode {
 	case "on", "observe", "off":
 	default:

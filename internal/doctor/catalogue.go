@@ -61,6 +61,7 @@ const (
 	EventsUnreadable  Code = "KV309"
 	SeveralRanks      Code = "KV310"
 	SecondEngine      Code = "KV311"
+	Speculates        Code = "KV320"
 
 	EnvoySilent        Code = "KV401"
 	EnvoyOld           Code = "KV402"
@@ -135,17 +136,18 @@ func Catalogue() []Entry {
 		{EventsOpen, Warning, "an event port is open beyond loopback: it tells the token ids of every prompt to whoever connects", "close the port to all but the router, or use events.listen on one host"},
 		{EventsOff, Error, "the engine says that it publishes no KV cache events", "start it as kvsteer engine-args prints"},
 		{EventsElsewhere, Error, "the engine publishes its events where the router does not look for them", "start it as kvsteer engine-args prints, or change events"},
-		{NoTokenIDs, Error, "the engine's events carry no token ids that can be matched", "publish from the engine's own cache, without bigrams"},
+		{NoTokenIDs, Error, "the engine's events carry no token ids that can be matched", "publish from the engine's own cache"},
 		{BlocksPartly, Warning, "the engine's blocks are known in part only", "see problems of an endpoint in docs/metrics.md"},
 		{EventsUnreadable, Warning, "events came that could not be read", "compare the engine's release with the supported ones"},
-		{SeveralRanks, Warning, "several data-parallel ranks publish behind one endpoint, and one of them is followed", "run one rank per endpoint"},
+		{SeveralRanks, Warning, "the engine has another number of data-parallel ranks than the configuration says, and is not matched", "set events.ranks to it"},
 		{SecondEngine, Warning, "a second engine connects to an event port and is refused", "give each engine a port of its own"},
+		{Speculates, Error, "the engine speculates with a draft model, and its block hashes cover tokens after their blocks: they cannot be matched", "switch that speculation off, or leave events out: the endpoint is then matched by text"},
 
 		{EnvoySilent, Error, "Envoy's admin listener does not answer, or not as Envoy does", "start Envoy, or name its admin listener with --envoy-admin"},
 		{EnvoyOld, Error, "an Envoy release that is not supported", "run Envoy 1.40, or at least 1.37"},
 		{LayoutWrong, Error, "the layout does not fit the Envoy release: requests without a decision get 503", "print the configuration for this release with kvsteer envoy"},
 		{NoFilter, Error, "no ext_proc filter of Envoy leads to the router", "add the filter that kvsteer envoy prints"},
-		{HeadersKept, Error, "clients can name the endpoint that serves them: a target header of theirs is not removed early", "remove both target headers by early_header_mutation_extensions"},
+		{HeadersKept, Error, "clients can name the endpoint that serves them: a header of theirs that the router sets is not removed early", "remove it by early_header_mutation_extensions; kvsteer envoy prints them"},
 		{FailClosed, Error, "Envoy fails requests when the router does not answer", "set failure_mode_allow: true"},
 		{TimeoutShort, Error, "Envoy gives up before the router decides", "set message_timeout above budget"},
 		{NoFallback, Error, "a request without a decision has nowhere to go", "add a fallback cluster or route, or set fallback: none"},
@@ -153,7 +155,7 @@ func Catalogue() []Entry {
 		{EndpointNotInEnvoy, Warning, "an endpoint of the configuration is in none of Envoy's fallback clusters", "print Envoy's configuration again, or add the endpoint"},
 		{EndpointOnlyEnvoy, Warning, "Envoy's fallback sends requests to an endpoint that the configuration lacks", "add the endpoint to its pool, or take it from Envoy"},
 		{BodyNotBuffered, Error, "the router does not get the request body in one piece, so nothing is matched", "set request_header_mode: SEND and request_body_mode: BUFFERED"},
-		{MutationRefused, Error, "the filter's mutation_rules refuse the target headers", "allow both in mutation_rules"},
+		{MutationRefused, Error, "the filter's mutation_rules refuse a header that the router sets", "allow it in mutation_rules; kvsteer envoy prints them"},
 		{RouterUnreachable, Error, "Envoy cannot reach the router by the filter's cluster", "see that the cluster exists, speaks HTTP/2 and is healthy"},
 		{RouterElsewhere, Warning, "the filter's cluster leads to another address than listen", "make them equal, or list the address in envoy.routers"},
 		{NoRecords, Info, "Envoy sends the router no record of finished requests", "add the access logger that kvsteer envoy prints, or set envoy.access_log_service: false"},

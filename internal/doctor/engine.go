@@ -167,7 +167,7 @@ func (e *engineFacts) examineNames(c *collector) {
 		}
 	}
 	for _, name := range served {
-		if !slices.Contains(e.pool.Models, name) && !slices.Contains(e.pool.Adapters, name) {
+		if !slices.Contains(e.pool.Models, name) && !slices.Contains(e.pool.Adapters, name) && !e.adapts(name) {
 			c.found(NameUnlisted, e.subject(), "it serves %q, which pool %s does not list", name, e.pool.Name)
 		}
 	}
@@ -177,6 +177,13 @@ func (e *engineFacts) examineNames(c *collector) {
 			c.found(ModelLenDiffers, e.subject(), "max_model_len of pool %s is %d, the engine's is %.0f", e.pool.Name, e.pool.MaxModelLen, n)
 		}
 	}
+}
+
+// adapts reports whether the router learns by itself that a name is one of an adapter: it asks, and the engine says that it is on a model of the pool.
+func (e *engineFacts) adapts(name string) bool {
+	return e.pool.AdaptersRefresh > 0 && slices.ContainsFunc(e.models.tree().list("data"), func(m tree) bool {
+		return m.text("id") == name && slices.Contains(e.pool.Models, m.text("parent"))
+	})
 }
 
 // some lists a few texts.

@@ -65,13 +65,13 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 	}
 	of := []string{"pool", e.pool.Name, "endpoint", e.endpoint.Address}
 	value, known := f.router.metrics.sum("kvsteer_subscriber_connected", of...)
-	switch connected = value > 0; {
+	switch connected = value >= float64(max(1, e.endpoint.Events.Ranks)); {
 	case !known, connected: // a source that the router does not know is found with the router
 	case !e.up(): // found with the engine
 	case e.endpoint.Events.Listen != "":
-		c.found(EventsUnconnected, e.subject(), "the engine does not connect to %s", e.endpoint.Events.Listen)
+		c.found(EventsUnconnected, e.subject(), "the engine does not connect to %s%s", e.endpoint.Events.Listen, ofRanks(e.endpoint.Events.Ranks, value))
 	default:
-		c.found(EventsUnconnected, e.subject(), "the router cannot connect to %s", e.endpoint.Events.Dial)
+		c.found(EventsUnconnected, e.subject(), "the router cannot connect to %s%s", e.endpoint.Events.Dial, ofRanks(e.endpoint.Events.Ranks, value))
 	}
 	for _, name := range []string{"kvsteer_subscriber_problem", "kvsteer_router_endpoint_problem"} {
 		for _, s := range f.router.metrics.named(name, of...) {
@@ -79,8 +79,11 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 				continue
 			}
 			switch problem := s.labels["problem"]; problem {
-			case "no_token_ids", "bigram":
+			case "no_token_ids":
 				c.found(NoTokenIDs, e.subject(), "problem %s", problem)
+			case "ranks_mismatch": // found with the engine, which says how many it has
+			case "bigram", "lookahead":
+				c.found(Speculates, e.subject(), "problem %s", problem)
 			default:
 				c.found(BlocksPartly, e.subject(), "problem %s", problem)
 			}
@@ -95,6 +98,14 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 		c.found(SecondEngine, e.subject(), "%.0f connections to %s were refused while its engine was connected", second, e.endpoint.Events.Listen)
 	}
 	return connected
+}
+
+// ofRanks adds how many of an endpoint's ranks are connected, where it has several.
+func ofRanks(ranks int, connected float64) string {
+	if ranks < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" and the ports behind it: %.0f of %d ranks are connected", connected, ranks)
 }
 
 // examineSources compares the configuration with what the engine says of its publisher.
@@ -114,8 +125,8 @@ func (f *facts) examineSources(c *collector, e *engineFacts, connected bool) {
 	case len(on) == 0:
 		c.found(EventsOff, e.subject(), "GET /kv_event_sources names no ZMQ publisher that is enabled")
 		return
-	case len(on) > 1:
-		c.found(SeveralRanks, e.subject(), "%d ranks publish", len(on))
+	case len(all) != max(1, events.Ranks):
+		c.found(SeveralRanks, e.subject(), "it has %d, and events.ranks is %d", len(all), max(1, events.Ranks))
 	}
 	first := on[0]
 	if !strings.HasPrefix(first.topic, events.Topic) {

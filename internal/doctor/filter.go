@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvsteer/kvsteer/envoy"
+	"github.com/kvsteer/kvsteer/internal/config"
 )
 
 // processor is one ext_proc filter of a manager.
@@ -77,8 +78,14 @@ func (p processor) with(overrides tree) processor {
 	return p
 }
 
-// targetHeaders are the headers that the router sets.
-func targetHeaders() []string { return []string{envoy.HeaderTarget, envoy.HeaderSecond} }
+// routerHeaders are the headers that the router sets.
+func (f *facts) routerHeaders() []string {
+	hs := []string{envoy.HeaderTarget, envoy.HeaderSecond}
+	if slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.PinRank }) {
+		hs = append(hs, envoy.HeaderRank)
+	}
+	return hs
+}
 
 // removed reports whether the manager takes a header from what clients send, before any route is chosen.
 func (m *manager) removed(header string) bool {
@@ -163,7 +170,7 @@ func (s *site) examineFilter(c *collector, p processor) {
 	if mode.text("request_header_mode") == "SKIP" {
 		c.found(BodyNotBuffered, s.subject(), "request_header_mode is SKIP")
 	}
-	for _, h := range targetHeaders() {
+	for _, h := range s.facts.routerHeaders() {
 		if !p.allows(h) {
 			c.found(MutationRefused, s.subject(), "the router may not set %s", h)
 		}

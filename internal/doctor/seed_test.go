@@ -166,6 +166,12 @@ var seeds = []seed{
 	{"events without token ids", NoTokenIDs, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_subscriber_problem{endpoint="`+engine2+`",pool="chat",problem="no_token_ids"}`, "1")
 	}},
+	{"hashes that look ahead", Speculates, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_problem{endpoint="`+engine2+`",pool="chat",problem="lookahead"}`, "1")
+	}},
+	{"pairs of token ids", Speculates, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="bigram"}`, "1")
+	}},
 	{"a full mirror", BlocksPartly, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="mirror_full"}`, "1")
 	}},
@@ -174,6 +180,10 @@ var seeds = []seed{
 	}},
 	{"two ranks", SeveralRanks, nil, "", func(w *world) {
 		w.replace(engine2+"/kv_event_sources", `{"0":`, `{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:23103","topic":"kv-events"},"0":`)
+	}},
+	{"a rank that is not connected", EventsUnconnected, nil, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", `{"0":`, `{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:23103","topic":"kv-events"},"0":`)
+		w.configure(`23102"}`, `23102", ranks: 2}`)
 	}},
 	{"two engines at one port", SecondEngine, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_subscriber_refused_connections_total{endpoint="`+engine2+`",pool="chat",reason="second_peer"`, "7")

@@ -64,7 +64,7 @@ func (f *facts) isRouter(address string) bool {
 
 // examine judges one manager.
 func (s *site) examine(c *collector) {
-	for _, h := range targetHeaders() {
+	for _, h := range s.facts.routerHeaders() {
 		if !s.manager.removed(h) {
 			c.found(HeadersKept, s.subject(), "%s of a client's request is not removed", h)
 		}

@@ -308,7 +308,7 @@ func TestErrors(t *testing.T) {
 		"tokenize a list":      {"/tokenize", `{"prompt":["a"]}`, 400, "valid string"},
 		"tokenize nothing":     {"/tokenize", `{}`, 400, "Field required"},
 		"unknown path":         {"/v1/nothing", `{}`, 404, "Not Found"},
-		"render":               {"/v1/completions/render", `{}`, 404, "Not Found"},
+		"render":               {"/v1/completions/render", `{}`, 403, "--enable-scale-out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, body := postJSON(t, c, e, tc.path, tc.body, "Authorization", "Bearer secret")

@@ -31,6 +31,7 @@ type LogEntry struct {
 	Reason     string  `json:"reason"`
 	Matched    float64 `json:"matched_tokens"`
 	Prompt     float64 `json:"prompt_tokens"`
+	Rank       *int    `json:"rank"` // data-parallel rank that was chosen, nil for none
 }
 
 // End is when the request ended.

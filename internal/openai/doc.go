@@ -1,5 +1,5 @@
 // Package openai reads the bodies of OpenAI-style inference requests as far as a router needs them, and the two bodies of the
-// engine's POST /tokenize.
+// engine's POST /tokenize and its render endpoints.
 //
 // Parse never fails. What it cannot key exactly carries a Reason from a closed set: the tokens of a prompt are known or not, never guessed
 // at. The model name is extracted from every body that is JSON. [Request.WriteText] gives the text of a prompt, also of some with a

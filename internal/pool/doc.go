@@ -28,6 +28,18 @@
 // good answer ends the count. What one client's bad request does is not enough, and a suspect endpoint still serves where all are suspect.
 // A draining endpoint is probed as any other and is to get no more requests.
 //
+// # Adapters
+//
+// Where Config.AdaptersRefresh is set, each endpoint is asked for GET /v1/models when it is new or back, when it begins or ends to drain, and at that
+// interval; a failing answer changes nothing and is asked for sooner. A name whose parent is one of the pool's models is an adapter of the pool, and
+// ByModel finds it. In the answer
+//
+//	{"data": [{"id": "llama", "root": "/m", "parent": null}, {"id": "law", "root": "/loras/law", "parent": "llama"}]}
+//
+// that is law, [Pool.AdapterPath] of which is /loras/law. What the configuration names stays where it is; a name that two pools' engines claim
+// stays with the pool that had it first; a name without a parent that is not configured is ignored. An adapter is known as long as an engine tells of
+// it in its present life: what one told that is down does not count. [Endpoint.Serves] says of one endpoint what it told.
+//
 // # Another configuration
 //
 // [Set.Apply] replaces all pools while everything goes on. An endpoint whose address and pool's name stay is the same *Endpoint with its
@@ -36,7 +48,7 @@
 //
 // # Concurrency
 //
-// All methods may be called from any goroutine. [Set.Run] probes, with one goroutine per endpoint, and returns when all of them have ended; it
-// may be called once. Lookups only read snapshots: who looked up a pool or an endpoint may go on using it after an Apply, which it does not
+// All methods may be called from any goroutine. [Set.Run] probes and asks for models, with two goroutines per endpoint, and returns when all of them have
+// ended; it may be called once. Lookups only read snapshots: who looked up a pool or an endpoint may go on using it after an Apply, which it does not
 // see. Nothing takes a lock that is held over I/O. The metric series of an endpoint disappear when its probing ends.
 package pool

@@ -169,14 +169,16 @@ func (sc *scratch) allIndexed() bool {
 	return !slices.ContainsFunc(sc.candidates, func(c candidate) bool { return c.blockSize == 0 })
 }
 
-// leastBusy is the indexed candidate with the least prefill before it, other than except, at random among equals; nil when there is none.
+// leastBusy is the indexed candidate with the least prefill before it, other than except, at random among equals; nil when there is none. With no
+// candidate indexed all count.
 func (sc *scratch) leastBusy(f *fleet, except *pool.Endpoint, now time.Time, random func(int) int) *pool.Endpoint {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sc.costs, sc.at = sc.costs[:0], sc.at[:0]
+	indexed := slices.ContainsFunc(sc.candidates, func(c candidate) bool { return c.blockSize > 0 })
 	for i := range sc.candidates {
 		c := &sc.candidates[i]
-		if c.blockSize == 0 || c.endpoint == except || !c.endpoint.Healthy() {
+		if indexed && c.blockSize == 0 || c.endpoint == except || !c.endpoint.Healthy() {
 			continue
 		}
 		c.target.account.advance(now, &f.pace)

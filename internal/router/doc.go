@@ -37,6 +37,9 @@
 //	record of the second          backlog   500   running 1,000
 //	record of the first, twice    backlog     0   running     0
 //
+// An adapter's requests go only to endpoints that are known to serve it, if any are: an engine without it would answer 404. Where the pool names a salt
+// header, its value is the cache salt, before the body's.
+//
 // What counts as held: whole blocks, in the candidate's own block size, never up to the last token of the prompt, as engines compute at
 // least that one. Tokens held outside of the device count for less: see TierWeights. A salted prompt is only matched where events tell
 // salted blocks from plain ones.
@@ -58,9 +61,21 @@
 //
 // # Blocks
 //
-// [Router.Source] gives the sink for one endpoint's events. It writes the endpoint's blocks into the index under a slot of its own, and takes a
+// [Router.Source] gives the sink for the events of one rank of an endpoint. It writes the rank's blocks into the index under a slot of its own, and takes a
 // fresh slot after each reset. An endpoint is matched while it is connected, its block size is known and it has blocks; in all other
 // times it is routed by load. [Router.Reset] lets blocks known so far not be matched, until its events start anew.
+//
+// # Ranks
+//
+// An endpoint may stand for several engines, its data-parallel ranks. Each has a [Source] and a slot. Where the engine chooses the rank, a candidate
+// is an endpoint and holds the mean of what its ranks hold; one account is worked off by all of them. Where decisions choose it, a candidate is one rank of
+// one endpoint, with an account of its own, and the second choice is the same rank of another endpoint. A prompt of 1,600 tokens of
+// which rank 0 of two holds 800:
+//
+//	engine chooses       400 held       asked for rank 1 by the client's own header: 0
+//	decision chooses     800 at rank 0, 0 at rank 1
+//
+// [Router.Offer] takes over how many ranks the engine says it has; as long as that is another number, nothing of the endpoint is matched.
 //
 // # Another configuration
 //

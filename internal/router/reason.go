@@ -52,7 +52,7 @@ func Reasons() []ReasonDoc {
 		{ReasonShort, "the prompt is too short for any block of it to be reused: least cost"},
 		{ReasonSingle, "only one endpoint of the pool is healthy and not draining; the prompt is not matched"},
 		{ReasonNoEvents, "no endpoint of the pool has an event source; prompts are matched by their text, if at all"},
-		{ReasonNoIndex, "no healthy endpoint of the pool has known blocks; the prompt is not tokenized: least cost"},
+		{ReasonNoIndex, "no healthy endpoint of the pool has known blocks; the prompt is tokenized only where that helps an engine's blocks to be known: least cost"},
 		{ReasonNoExtra, "the prompt is salted and no indexed endpoint tells salted blocks from plain ones: least cost"},
 		{ReasonOverModel, "the prompt is longer than the model takes; the engine will refuse it: least cost, not counted as load"},
 		{ReasonUnread, "the body exceeds a byte cap and was not read: least cost"},

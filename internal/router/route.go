@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/blockhash"
 	"github.com/kvsteer/kvsteer/internal/openai"
+	"github.com/kvsteer/kvsteer/subscriber"
 )
 
 // Decide says where a request goes. It never fails: what cannot be known costs precision, and the reason says what. It returns within the
@@ -131,6 +132,9 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	watch.lap(stageScore)
 	if counts {
 		r.learn(sc, f, adapter, &parsed, &d, first, texted, watch)
+	}
+	if tokens != nil && runs(d.Reason) {
+		sc.testify(d.Steers(), first, subscriber.Prompt{Adapter: adapter, Salt: parsed.Salt, Tokens: tokens})
 	}
 	return d
 }

@@ -33,6 +33,7 @@ type Source struct {
 	state    atomic.Pointer[sourceState] // written by the sink's goroutine
 
 	forgotten atomic.Pointer[kvindex.Slot] // the slot of which nothing is to be matched; nil for none
+	hearer    atomic.Pointer[Hearer]       // nil while nobody hears of prompts
 }
 
 var _ subscriber.Sink = (*Source)(nil)

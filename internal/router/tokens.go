@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -11,7 +12,7 @@ import (
 )
 
 // tokens returns the token ids of a prompt, or the reason why there are none or why they are not worth matching; both, when it is the tokens
-// that tell. Nothing is asked of any engine unless some candidate could be matched.
+// that tell. Nothing is asked of any engine unless some candidate could be matched, or learns by the prompt what it holds.
 func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *scratch, req *openai.Request, indexed bool, watch *stopwatch) ([]uint32, Reason) {
 	tokens := req.Tokens // nil unless the request brings its own
 	if f.overModel(len(tokens)) {
@@ -20,21 +21,24 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 	if len(sc.candidates) == 1 {
 		return tokens, ReasonSingle
 	}
-	if !indexed {
-		if !f.hasEvents() {
-			return tokens, ReasonNoEvents
-		}
-		return tokens, ReasonNoIndex
+	blind := Reason("") // why no candidate can be matched
+	switch {
+	case !indexed && !f.hasEvents():
+		return tokens, ReasonNoEvents
+	case !indexed:
+		blind = ReasonNoIndex
+	case req.Salt != "" && !sc.dropPlain():
+		blind = ReasonNoExtra
 	}
-	if req.Salt != "" && !sc.dropPlain() {
-		return tokens, ReasonNoExtra
+	if blind != "" && !sc.wantsWitness() {
+		return tokens, blind
 	}
 	if reason := spent(ctx, watch.last, deadline); reason != "" {
 		return tokens, reason
 	}
 	if req.Form != openai.Tokens {
 		if sc.settings.Tokenizer == nil {
-			return nil, ReasonNoTokenizer
+			return nil, cmp.Or(blind, ReasonNoTokenizer)
 		}
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
@@ -43,9 +47,9 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 		if err != nil {
 			reason := tokenizeReason(err)
 			if reason == Reason(openai.ReasonTooLong) && f.overModel(sc.settings.Limits.PromptTokens) {
-				reason = ReasonOverModel
+				return nil, ReasonOverModel
 			}
-			return nil, reason
+			return nil, cmp.Or(blind, reason)
 		}
 		tokens = result.Tokens
 		if result.MaxModelLen > 0 {
@@ -58,7 +62,7 @@ func (r *Router) tokens(ctx context.Context, deadline time.Time, f *fleet, sc *s
 	if len(tokens) > sc.settings.Limits.PromptTokens {
 		return tokens, Reason(openai.ReasonTooLong)
 	}
-	return tokens, ""
+	return tokens, blind
 }
 
 // reasonNotOffered says that only a render endpoint could tell the tokens, and none is offered. No decision has it.
@@ -76,7 +80,7 @@ func (sc *scratch) exact(parsed *openai.Request, indexed bool) *openai.Request {
 	return nil
 }
 
-// tokenize asks the engine of the least busy indexed candidate, and when that fails at once, another one.
+// tokenize asks the engine of the least busy indexed candidate, of any when none is indexed, and when that fails at once, another one.
 func (r *Router) tokenize(ctx context.Context, f *fleet, sc *scratch, req *openai.Request, watch *stopwatch) (tokenize.Result, error) {
 	call := tokenize.Call{Pool: f.name(), Model: req.Model, APIKey: sc.settings.APIKeys[f.name()], Request: req}
 	first := sc.leastBusy(f, nil, watch.last, r.random)

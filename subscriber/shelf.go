@@ -1,0 +1,67 @@
+package subscriber
+
+import "github.com/kvsteer/kvsteer/internal/blockhash"
+
+// shelf keeps the chains of prompts: a tree of blocks by fingerprint, so that a prefix that many prompts share stands there once.
+// Node 0 is none. A shelf never forgets a single node: it is left as a whole.
+type shelf struct {
+	nodes     []shelfNode
+	byKey     table
+	byContent map[uint64]uint32 // first node of that content; the next by shelfNode.twin
+	byHash    table             // under any variant
+	// digests holds, by variant and node, the engine's digest; the zero Digest where it was not computed. A variant that
+	// was not tried has none at all.
+	digests [variants][]blockhash.Digest
+}
+
+type shelfNode struct {
+	key     uint64 // fingerprint
+	content uint64
+	root    uint64 // of the chain
+	parent  uint32 // 0 for a first block
+	twin    uint32 // another node of the same content
+	depth   uint32 // blocks in its chain, itself included
+	keyed   bool   // of a prompt with adapter or salt
+	loose   bool   // of a prompt whose hashes cannot be computed for want of the adapter's path
+}
+
+func newShelf() *shelf {
+	return &shelf{nodes: make([]shelfNode, 1, 64), byKey: newTable(), byHash: newTable(), byContent: make(map[uint64]uint32)}
+}
+
+func (s *shelf) len() int { return len(s.nodes) - 1 }
+
+// add enters a block, whose parent stands there already, and returns its node.
+func (s *shelf) add(n shelfNode) uint32 {
+	if id := s.byKey.get(n.key); id != 0 {
+		return id
+	}
+	id := uint32(len(s.nodes))
+	n.twin, n.depth = s.byContent[n.content], s.nodes[n.parent].depth+1
+	s.nodes = append(s.nodes, n)
+	s.byKey.put(n.key, id)
+	s.byContent[n.content] = id
+	return id
+}
+
+// digest returns a node's digest under a variant, nil when it was not computed.
+func (s *shelf) digest(v variant, id uint32) *blockhash.Digest {
+	if int(id) >= len(s.digests[v]) || s.digests[v][id] == (blockhash.Digest{}) {
+		return nil
+	}
+	return &s.digests[v][id]
+}
+
+// setDigest enters a node's digest and the hash it is published by.
+func (s *shelf) setDigest(v variant, id uint32, d blockhash.Digest, hash uint64) {
+	if grow := len(s.nodes) - len(s.digests[v]); grow > 0 {
+		s.digests[v] = append(s.digests[v], make([]blockhash.Digest, grow)...)
+	}
+	s.digests[v][id] = d
+	if s.byHash.get(hash) == 0 {
+		s.byHash.put(hash, id)
+	}
+}
+
+// forget lets go of a variant's digests.
+func (s *shelf) forget(v variant) { s.digests[v] = nil }

@@ -124,6 +124,12 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:2: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
 			"k.yaml:3: index.max_blocks: 1 is not in the range 1000 to 1000000000",
 		}},
+		{"vocabulary", "headers: x-kvsteer\ngaie: {unavailable: 503, shed_backlog: -1, list: 8}\n" + pool, []string{
+			`k.yaml:1: headers: "x-kvsteer" is neither kvsteer nor gaie`,
+			`k.yaml:2: gaie.unavailable: "503" is neither error nor pass`,
+			"k.yaml:2: gaie.shed_backlog: -1 is not in the range 0 to 1000000000",
+			`k.yaml:2: gaie.list: "8" is neither true nor false`,
+		}},
 		{"size overflow", "limits: {body: 99999999999GiB}\n" + pool, []string{`"99999999999GiB" is not a size`}},
 		{"budget against Envoy", "budget: 1s\n" + pool, []string{"k.yaml:1: budget: 1s is not below envoy.message_timeout (1s)"}},
 		{"default budget against Envoy", "envoy: {message_timeout: 300ms}\n" + pool, []string{"k.yaml: budget: 400ms is not below envoy.message_timeout (300ms)"}},

@@ -52,6 +52,13 @@ func (d *decoder) validate(c *Config) {
 	}
 	d.size("tokenize.cache", c.Tokenize.Cache, 0, 64<<30)
 	d.number("tokenize.concurrency", c.Tokenize.Concurrency, 1, 1<<16)
+	if c.Headers != "kvsteer" && c.Headers != "gaie" {
+		d.at("headers", "%q is neither kvsteer nor gaie", c.Headers)
+	}
+	if c.GAIE.Unavailable != "error" && c.GAIE.Unavailable != "pass" {
+		d.at("gaie.unavailable", "%q is neither error nor pass", c.GAIE.Unavailable)
+	}
+	d.number("gaie.shed_backlog", c.GAIE.ShedBacklog, 0, 1_000_000_000)
 	d.number("index.max_blocks", c.Index.MaxBlocks, 1000, 1_000_000_000)
 	d.number("index.max_endpoints", c.Index.MaxEndpoints, 0, 10_000)
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)

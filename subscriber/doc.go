@@ -122,6 +122,13 @@
 // nothing. Token ids are kept only of prompts that wait for the block size to
 // be known: 64 prompts and 256 Ki tokens at most.
 //
+// # Saved mirrors
+//
+// With a StateDir the mirror is saved 5 s after Run began, then about once a minute when something was applied, and at Run's end. The next Run, of
+// another process as a rule, reads the file and asks the engine for the batch that was applied last. The same bytes prove the same
+// process, and the replay goes on from there; else the mirror is forgotten before the Sink has heard of it. A file that is not what was
+// written is set aside. Without Replay nothing is saved, as nothing could be proven. save_encode.go tells the format.
+//
 // # What a peer can do
 //
 // ZMTP is spoken by go-zeromq/zmq4, one socket for each connection's life,

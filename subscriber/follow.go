@@ -38,6 +38,7 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 	wg.Go(func() { connect(ctx, from, sessions, ended) })
 	ticker := time.NewTicker(s.track.pacing.tick)
 	defer ticker.Stop()
+	s.loadSaved()
 	if s.restored.seen {
 		s.heard = true
 		s.track.restore(s.restored, s.o.Now())
@@ -77,6 +78,7 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 			s.witness()
 		case <-ticker.C:
 			s.tick(asked)
+			s.save(wg)
 		case <-ctx.Done():
 		}
 		asked = s.ask(ctx, asked, wg)
@@ -87,6 +89,7 @@ func (s *Subscriber) follow(ctx context.Context, from connector, wg *sync.WaitGr
 		}
 		s.line(slog.LevelInfo, "engine left", "peer", live.session.conn.RemoteAddr().String())
 	}
+	s.saveLast()
 	s.track.leave()
 }
 
@@ -261,8 +264,13 @@ func (h hand) apply(seq uint64, payload []byte, replayed bool) bool {
 	return true
 }
 
-func (h hand) reset(cause Cause)     { h.s.reset(cause) }
-func (h hand) online(yes bool)       { h.s.fold.connected(yes) }
+func (h hand) reset(cause Cause) { h.s.reset(cause) }
+func (h hand) online(yes bool) {
+	if yes {
+		h.s.proven(true)
+	}
+	h.s.fold.connected(yes)
+}
 func (h hand) quiet(on bool)         { h.s.fold.quiet(on) }
 func (h hand) history(complete bool) { h.s.fold.history(complete) }
 

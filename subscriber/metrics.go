@@ -17,6 +17,8 @@ type Metrics struct {
 	gaps        *prometheus.CounterVec // by outcome
 	replays     *prometheus.CounterVec // by outcome
 	replayed    *prometheus.CounterVec
+	saves       *prometheus.CounterVec // by outcome
+	restores    *prometheus.CounterVec // by outcome
 	connections *prometheus.CounterVec
 	refused     *prometheus.CounterVec // by reason
 	lag         *prometheus.HistogramVec
@@ -49,6 +51,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gaps:        counter("gaps_total", "Gaps in the numbers of event batches, by outcome.", "outcome"),
 		replays:     counter("replays_total", "Replays of missed batches asked of the engine, by outcome; empty: there was nothing to replay.", "outcome"),
 		replayed:    counter("replayed_batches_total", "Event batches applied from replays."),
+		saves:       counter("saves_total", "Times that the mirror was written to its file, by outcome.", "outcome"),
+		restores:    counter("restores_total", "Saved mirrors looked for when following an engine began, by outcome; damaged, foreign and version: the file is set aside.", "outcome"),
 		connections: counter("connections_total", "Connections with an engine established."),
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
 		connected:   gauge("connected", "1 while an engine is connected and what it published before is not being replayed, else 0."),
@@ -79,7 +83,7 @@ type vec interface {
 
 func (m *Metrics) vecs() []vec {
 	return []vec{
-		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem, m.healed, m.witnesses,
+		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.saves, m.restores, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem, m.healed, m.witnesses,
 	}
 }
 
@@ -93,6 +97,8 @@ type series struct {
 	replayed                   prometheus.Counter
 	replays                    map[outcome]prometheus.Counter
 	repaired, unrepaired       prometheus.Counter
+	saves, saveFailed          prometheus.Counter
+	restores                   map[restored]prometheus.Counter
 	events                     [eventKinds]prometheus.Counter
 	dropped                    [drops]prometheus.Counter
 	refused                    map[violation]prometheus.Counter
@@ -113,6 +119,9 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 		replays:     make(map[outcome]prometheus.Counter),
 		repaired:    m.gaps.WithLabelValues(pool, endpoint, rank, "repaired"),
 		unrepaired:  m.gaps.WithLabelValues(pool, endpoint, rank, "reset"),
+		saves:       m.saves.WithLabelValues(pool, endpoint, rank, "saved"),
+		saveFailed:  m.saves.WithLabelValues(pool, endpoint, rank, "failed"),
+		restores:    make(map[restored]prometheus.Counter),
 		refused:     make(map[violation]prometheus.Counter),
 		lag:         m.lag.WithLabelValues(pool, endpoint, rank),
 		connected:   m.connected.WithLabelValues(pool, endpoint, rank),
@@ -138,6 +147,9 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 	}
 	for _, o := range outcomes() {
 		s.replays[o] = m.replays.WithLabelValues(pool, endpoint, rank, string(o))
+	}
+	for _, o := range restores() {
+		s.restores[o] = m.restores.WithLabelValues(pool, endpoint, rank, string(o))
 	}
 	for _, v := range violations() {
 		s.refused[v] = m.refused.WithLabelValues(pool, endpoint, rank, string(v))

@@ -52,6 +52,10 @@ type Options struct {
 	// Adapters are the names of adapters by lora_id, for engines whose events have no names. Blocks of an adapter without a name are not mirrored.
 	Adapters map[int64]string
 
+	// StateDir is where the mirror is saved, to be taken up by the next process once a replay has proven that the engine is the same.
+	// Without Replay nothing is saved.
+	StateDir *StateDir
+
 	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
 	MaxBlocks int
 	// Limits bound what a peer can cost.

@@ -23,7 +23,8 @@ type Subscriber struct {
 	// Of the goroutine in Run.
 	series *series
 	track  tracker
-	asks   pace // of replays
+	asks   pace   // of replays
+	saver  *saver // nil: nothing is saved
 	// heard says that the fold had a batch since its last reset: it may hold blocks, and it knows things of the engine
 	// that need not hold for another one. announced says that the Sink had a block since its last Reset.
 	heard, announced bool
@@ -75,10 +76,11 @@ func New(o Options) (*Subscriber, error) {
 		host = ""
 	}
 	s.host = net.JoinHostPort(host, port)
-	s.fold = newFold(foldOptions{
+	f := newFold(foldOptions{
 		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters,
 		hashSeed: o.HashSeed, wanted: s.witnesses.want, sink: observer{s}, log: o.Log,
 	})
+	s.fold, s.saver = f, newSaver(o, f.o, f)
 	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}
 	s.asks = pace{burst: askBurst, interval: askInterval}
 	s.o.Log = o.Log.With("pool", o.Pool, "endpoint", o.Endpoint)
@@ -148,6 +150,7 @@ func (s *Subscriber) reset(cause Cause) {
 		return
 	}
 	s.heard = false
+	s.proven(false)
 	s.fold.reset(cause)
 	if cause != CauseDisconnect { // which has its own line
 		s.line(slog.LevelWarn, "cache of the engine forgotten", "cause", cause)

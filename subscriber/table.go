@@ -30,6 +30,15 @@ func newTable() table {
 	return table{slots: make([]tableSlot, minTable), mul: rand.Uint64() | 1}
 }
 
+// newTableFor returns a table with room for n keys.
+func newTableFor(n int) table {
+	t := newTable()
+	if size := 1 << bits.Len(uint(n+n/2)); size > minTable {
+		t.slots = make([]tableSlot, size)
+	}
+	return t
+}
+
 // home is the slot where the search for a key begins. High and low half of the
 // product are mixed, as any bit of the key may be the only one that differs.
 func (t *table) home(key uint64) int {

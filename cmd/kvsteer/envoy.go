@@ -97,6 +97,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 		Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, Version: c.EnvoyVersion,
 		MessageTimeout: cfg.Envoy.MessageTimeout.Std(), MaxBody: cfg.Limits.Body.Bytes(), AllPaths: cfg.Envoy.AllPaths || c.AllPaths,
 		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance), Layout: envoy.Layout(cfg.Envoy.Layout), Body: envoy.Body(cfg.Envoy.Body),
+		Headers: envoy.Headers(cfg.Headers),
 	}
 	if o.Version == "" {
 		o.Version = cfg.Envoy.Version

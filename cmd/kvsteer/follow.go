@@ -41,6 +41,7 @@ type followers struct {
 	asker   *eventsources.Client
 	metrics *subscriber.Metrics
 	replays *subscriber.ReplayLimit
+	state   *subscriber.StateDir
 	log     *slog.Logger
 	first   []*follower // of the start
 	orders  chan func(context.Context, *following)
@@ -54,9 +55,9 @@ type following struct {
 }
 
 // newFollowers makes the subscribers of the start and starts none.
-func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, log *slog.Logger, all []followed) (*followers, error) {
+func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, state *subscriber.StateDir, log *slog.Logger, all []followed) (*followers, error) {
 	f := &followers{
-		router: r, asker: c, metrics: m, replays: subscriber.NewReplayLimit(maxReplays), log: log,
+		router: r, asker: c, metrics: m, state: state, replays: subscriber.NewReplayLimit(maxReplays), log: log,
 		orders: make(chan func(context.Context, *following)), ended: make(chan struct{}),
 	}
 	for _, what := range all {
@@ -138,6 +139,9 @@ func (f *followers) set(wanted []followed) (errs []error) {
 				<-one.ended
 				delete(s.running, what)
 			}
+		}
+		if err := f.retain(wanted); err != nil {
+			errs = append(errs, err)
 		}
 		for _, what := range wanted {
 			if s.running[what] != nil {

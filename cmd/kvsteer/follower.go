@@ -58,7 +58,7 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 	}
 	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
-		Replay: at.Replay, Replays: f.of.replays, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
+		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
 	}
 	if err := f.what.reading.enter(&options); err != nil {
 		return nil, err
@@ -79,6 +79,7 @@ func (f *follower) run(ctx context.Context, failed func(error)) {
 		case ctx.Err() != nil:
 			return
 		case err == nil: // a restart
+			f.of.forget(f.what)
 			wait = followRetry
 			continue
 		case failed != nil:

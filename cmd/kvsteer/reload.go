@@ -19,11 +19,16 @@ import (
 // restartKeys are the keys whose change waits for a restart: listeners and how they speak, what counts at the start only, what the index
 // is made for, and how engines are spoken to. restrain gives each its value of before.
 func restartKeys() []string {
-	return []string{"listen", "tls", "insecure", "reflection", "admin.listen", "admin.token_file", "admin.tls", "warmup", "index", "engines"}
+	return []string{"listen", "tls", "insecure", "reflection", "admin.listen", "admin.token_file", "admin.tls", "warmup", "state_dir", "index", "engines"}
 }
 
 // envoyKeys are the keys that only kvsteer envoy reads. All others are taken over at once.
-func envoyKeys() []string { return []string{"envoy", "pools.fallback"} }
+func envoyKeys() []string {
+	return []string{
+		"envoy.listen", "envoy.admin", "envoy.version", "envoy.body", "envoy.message_timeout", "envoy.all_paths", "envoy.routers", "envoy.router_tls",
+		"envoy.access_log_service", "envoy.decision_header", "pools.fallback",
+	}
+}
 
 // tokenizerKeys are the keys that a tokenizer is made of.
 func tokenizerKeys() []string { return []string{"tokenize", "limits.prompt_tokens"} }
@@ -195,7 +200,7 @@ func (r *reloads) restrain(next *config.Config, done *report) {
 	was := r.current
 	next.Listen, next.TLS, next.Insecure, next.Reflection = was.Listen, was.TLS, was.Insecure, was.Reflection
 	next.Admin.Listen, next.Admin.TokenFile, next.Admin.TLS = was.Admin.Listen, was.Admin.TokenFile, was.Admin.TLS
-	next.Warmup, next.Index, next.Engines = was.Warmup, was.Index, was.Engines
+	next.Warmup, next.StateDir, next.Index, next.Engines = was.Warmup, was.StateDir, was.Index, was.Engines
 	// gRPC's bound of a message is that of the start.
 	if most := config.Size(r.service.extproc.MaxBody()); next.Limits.Body > most {
 		next.Limits.Body = most

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kvsteer/kvsteer/envoy"
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
@@ -93,7 +94,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	sources := eventsources.New(eventsources.Options{DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2})
-	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), log.With("component", "subscriber"), followedBy(cfg))
+	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), subscriber.NewStateDir(cfg.StateDir), log.With("component", "subscriber"), followedBy(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -168,6 +169,10 @@ func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string)
 func limits(cfg *config.Config) extproc.Options {
 	return extproc.Options{
 		MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(), Notice: cfg.Notice.Std(), Drain: cfg.Drain.Std(),
+		Gateway: extproc.Gateway{
+			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List, Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
+		},
+		Ranked: cfg.Envoy.Layout == string(envoy.LayoutOverride),
 	}
 }
 
@@ -259,6 +264,9 @@ func (s *service) run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	cfg := s.reloads.config()
+	if err := s.followers.prepare(followedBy(cfg)); err != nil {
+		return err
+	}
 	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)

@@ -20,13 +20,24 @@ type Config struct {
 	Warmup     Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
 	Notice     Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
 	Drain      Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
+	StateDir   string    `yaml:"state_dir" doc:"Folder in which the router keeps what it knows of engines across a restart of its own; made if it is missing, and of this router alone. Only for endpoints with events.replay. Not set: nothing is kept."`
 	Limits     Limits    `yaml:"limits"`
 	Tokenize   Tokenize  `yaml:"tokenize"`
 	Index      Index     `yaml:"index"`
 	Probe      Probe     `yaml:"probe"`
 	Engines    Engines   `yaml:"engines"`
+	Headers    string    `yaml:"headers" default:"kvsteer" doc:"How decisions are told: kvsteer: headers of kvsteer's own. gaie: the endpoint-picker protocol of the Gateway API inference extension, for its gateways."`
+	GAIE       GAIE      `yaml:"gaie"`
 	Pools      []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
 	Envoy      Envoy     `yaml:"envoy"`
+}
+
+// GAIE is how the endpoint-picker protocol is spoken, with headers: gaie.
+type GAIE struct {
+	Unavailable string `yaml:"unavailable" default:"error" doc:"A request for which no endpoint can be named: error: it is answered with 503, as the protocol has it. pass: it goes on without one. In mode observe or off it always goes on."`
+	ShedBacklog int    `yaml:"shed_backlog" default:"0" doc:"Prompt tokens waiting at an endpoint; when every endpoint that a request may go to has more, it is answered with 429. 0 = never. Range: 0 to 1000000000."`
+	List        bool   `yaml:"list" default:"false" doc:"Names up to 8 endpoints, by cost, instead of one: for gateways whose cluster tries them in turn (override_host). A cluster of type ORIGINAL_DST needs one."`
+	Served      bool   `yaml:"served" default:"true" doc:"Keeps each stream open until the response headers, in which the gateway tells who serves the request. false: the stream ends with the decision; for gateways that send no response headers here."`
 }
 
 // Endpoints is the number of endpoints of all pools.

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/kvsteer/kvsteer/subscriber"
+)
+
+// prepare makes ready what is saved. It is to be called before run.
+func (f *followers) prepare(all []followed) error {
+	if err := f.state.Prepare(); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return f.retain(all)
+}
+
+// retain removes what is saved of endpoints that are not followed.
+func (f *followers) retain(all []followed) error {
+	var sources []subscriber.Source
+	for _, what := range all {
+		for rank := range max(what.events.Ranks, 1) {
+			sources = append(sources, subscriber.Source{Pool: what.pool, Endpoint: what.endpoint, Rank: rank})
+		}
+	}
+	if err := f.state.Retain(sources); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return nil
+}
+
+// forget removes what is saved of an endpoint.
+func (f *followers) forget(what followed) {
+	for rank := range max(what.events.Ranks, 1) {
+		if err := f.state.Forget(what.pool, what.endpoint, rank); err != nil {
+			f.log.Warn("a saved mirror cannot be removed", "pool", what.pool, "endpoint", what.endpoint, "rank", rank, "error", err)
+		}
+	}
+}

@@ -80,7 +80,7 @@ func FuzzConversation(f *testing.F) {
 		return d
 	})}
 	own := newServiceOf(f, o)
-	o.Gateway = &Gateway{}
+	o.Gateway = Gateway{On: true}
 	gateway := newServiceOf(f, o)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) < 3 || len(data) > 100 {

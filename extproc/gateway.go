@@ -16,8 +16,11 @@ import (
 // maxRanked is the number of endpoints in a ranked list.
 const maxRanked = 8
 
-// Gateway is how the endpoint-picker protocol is spoken. The zero value names one endpoint and answers 503 where there is none.
+// Gateway is how the endpoint-picker protocol is spoken. With On alone it names one endpoint and answers 503 where there is none.
 type Gateway struct {
+	// On lets the protocol be spoken. The other fields mean nothing without it.
+	On bool
+
 	// List names up to 8 endpoints, the choice first, for a cluster with the override_host policy, which tries them in turn. Otherwise the choice
 	// alone is named, which an ORIGINAL_DST cluster needs.
 	List bool

@@ -84,8 +84,8 @@ type Options struct {
 	// Drain is how long open streams have to end at shutdown. Default 5 s.
 	Drain time.Duration
 
-	// Gateway makes the server speak the endpoint-picker protocol of the Gateway API inference extension. Default nil: our own headers.
-	Gateway *Gateway
+	// Gateway makes the server speak the endpoint-picker protocol of the Gateway API inference extension. Default: our own headers.
+	Gateway Gateway
 
 	// Ranked puts a list of up to 8 endpoints, by cost, into the metadata of each decision that is to be obeyed.
 	Ranked bool

@@ -48,12 +48,11 @@ func (o *Options) settings() (*settings, error) {
 		}
 	}
 	s := &settings{maxBody: o.MaxBody, budget: o.Budget, bodyWait: o.BodyWait, notice: o.Notice, drain: o.Drain, ranked: o.Ranked}
-	if o.Gateway != nil {
-		g := *o.Gateway
-		if g.Shed < 0 {
-			errs = append(errs, fmt.Errorf("gateway shed: %d tokens is negative", g.Shed))
-		}
+	if g := o.Gateway; g.On {
 		s.gateway = &g
+	}
+	if o.Gateway.Shed < 0 {
+		errs = append(errs, fmt.Errorf("gateway shed: %d tokens is negative", o.Gateway.Shed))
 	}
 	return s, errors.Join(errs...)
 }

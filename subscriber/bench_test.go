@@ -80,6 +80,20 @@ func BenchmarkFold(b *testing.B) {
 				i++
 			}
 		})
+		b.Run(fmt.Sprintf("blocks=%d/turnover/demote", blocks), func(b *testing.B) {
+			f := newFold(foldOptions{pool: "chat", sink: &nullSink{}, demote: time.Minute})
+			f.mirror.keepGhosts = true
+			now, i := time.Unix(1_000, 0), 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := f.fold(both[i%payloads], now); err != nil {
+					b.Fatal(err)
+				}
+				now = now.Add(time.Second)
+				f.tick(now)
+				i++
+			}
+		})
 		b.Run(fmt.Sprintf("blocks=%d/decode", blocks), func(b *testing.B) {
 			d := newDecoder()
 			i := 0

@@ -1,7 +1,6 @@
 package subscriber
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -198,7 +197,7 @@ type history struct {
 	parted bool // none is one block exactly
 	back   int  // blocks that speculation, or a twin computed at the same time, has some of them compute anew
 	late   bool // the beginning is not heard
-	equal  bool // the mirror has to have all that the engine has
+	missed int  // percent at most of the blocks that can be hit and are not announced; 0 = the mirror has all at any time
 }
 
 // TestDuplicates folds random histories of a truthful engine with real
@@ -206,14 +205,14 @@ type history struct {
 // those that can be hit are, as long as the events tell all duplicates apart.
 func TestDuplicates(t *testing.T) {
 	for _, h := range []history{
-		{name: "parted", parted: true, equal: true},
-		{name: "block multiples"},
-		{name: "speculation", parted: true, back: 1},
-		{name: "twins", back: 9},
-		{name: "report mode full", full: true},
-		{name: "all of it", full: true, back: 9},
-		{name: "joined late", parted: true, late: true},
-		{name: "joined late, all of it", full: true, back: 9, late: true},
+		{name: "parted", parted: true},
+		{name: "block multiples", missed: 7},
+		{name: "speculation", parted: true, back: 1, missed: 8},
+		{name: "twins", back: 9, missed: 20},
+		{name: "report mode full", full: true, missed: 10},
+		{name: "all of it", full: true, back: 9, missed: 22},
+		{name: "joined late", parted: true, late: true, missed: 100}, // nothing is known of what is never announced again
+		{name: "joined late, all of it", full: true, back: 9, late: true, missed: 100},
 	} {
 		t.Run(h.name, func(t *testing.T) {
 			seconds, repeated, missed, all := 0, 0, 0, 0
@@ -239,7 +238,7 @@ func TestDuplicates(t *testing.T) {
 					}
 					all += len(want)
 					missed += len(want) - len(sink.tiers[Device])
-					if h.equal && len(want) != len(sink.tiers[Device]) {
+					if h.missed == 0 && len(want) != len(sink.tiers[Device]) {
 						t.Fatalf("seed %d, step %d: %d of %d announced", seed, n, len(sink.tiers[Device]), len(want))
 					}
 				}
@@ -248,7 +247,10 @@ func TestDuplicates(t *testing.T) {
 			if seconds < 100 {
 				t.Errorf("%d second copies only", seconds)
 			}
-			t.Log(fmt.Sprintf("%d second copies, %d of them in a run from the start; %d of %d blocks missed", seconds, repeated, missed, all))
+			if missed*100 > all*h.missed {
+				t.Errorf("%d of %d blocks missed, want at most %d %%", missed, all, h.missed)
+			}
+			t.Logf("%d second copies, %d of them in a run from the start; %d of %d blocks missed", seconds, repeated, missed, all)
 		})
 	}
 }

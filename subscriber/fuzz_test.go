@@ -14,8 +14,8 @@ import (
 //
 //   - a batch is read to its end exactly when the msgpack module can skip what
 //     it consists of, with one event per element, whatever is wrong in them;
-//   - folding it twice breaks no promise of Sink, leaves the mirror's books
-//     right and within its bound.
+//   - folding it twice, with time passing between, breaks no promise of Sink,
+//     leaves the mirror's books right and within its bound.
 func FuzzBatch(f *testing.F) {
 	for _, file := range goldenFiles(f, "testdata/encodings/*.json") {
 		var encoding struct{ Cases []struct{ Payload string } }
@@ -37,6 +37,7 @@ func FuzzBatch(f *testing.F) {
 	}
 	f.Add(packBatch(st("a", "bc"), st("c", "a"), st("", "a"), rm("b"), known("CPU", "c"), clearedEvent(), st("", "a")))
 	f.Add(packBatch(st("", "ab"), st("a", "b").with("token_ids", letterTokens("x")), st("", "a").with("group_idx", 9)))
+	f.Add(packBatch(st("", "ab"), st("", "ab"), known("CPU", "a"), known("DISK", "b"), rm("ba"), known("CPU", "b"), st("b", "c"), rm("c")))
 	f.Add(pack(fields{{"events", []any{st("", "a")}}, {"ts", 1}}))
 
 	f.Fuzz(func(t *testing.T, payload []byte) {
@@ -45,12 +46,13 @@ func FuzzBatch(f *testing.F) {
 		}
 		const maxBlocks = 16
 		sink := newCheckedSink(t)
-		fold := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: maxBlocks})
+		fold := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: maxBlocks, demote: time.Minute})
+		now := time.Unix(1_000, 0)
 		wantEvents, wantOK, isBatch := skipBatch(payload)
 		for range 2 {
 			sink.begin()
 			before := sink.calls
-			stats, err := fold.fold(payload, time.Time{})
+			stats, err := fold.fold(payload, now)
 			if isBatch && (err == nil) != wantOK {
 				t.Fatalf("error %v, want it readable: %v", err, wantOK)
 			}
@@ -76,6 +78,12 @@ func FuzzBatch(f *testing.F) {
 			}
 			if len(sink.tiers[Device]) > len(sink.tiers[Any]) || len(sink.tiers[Any]) != fold.mirror.prints.sent {
 				t.Fatalf("%d in Device, %d in Any, %d counted", len(sink.tiers[Device]), len(sink.tiers[Any]), fold.mirror.prints.sent)
+			}
+			now = now.Add(time.Minute)
+			sink.begin()
+			fold.tick(now)
+			if err := fold.mirror.check(); err != nil {
+				t.Fatal(err)
 			}
 		}
 	})

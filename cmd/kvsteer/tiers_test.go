@@ -36,7 +36,9 @@ func TestReading(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("options (-want +got):\n%s", d)
 	}
-	if readingOf(&cfg.Pools[0]) != readingOf(&cfg.Pools[0]) || readingOf(&cfg.Pools[0]) == readingOf(&cfg.Pools[1]) {
+	other := cfg.Pools[0]
+	other.Tiers.Media = append([]config.Medium(nil), other.Tiers.Media...)
+	if chat := readingOf(&cfg.Pools[0]); chat != readingOf(&other) || chat == readingOf(&cfg.Pools[1]) {
 		t.Error("equal readings differ, or different ones are equal")
 	}
 	weights := map[string]router.TierWeights{"chat": {Host: 0.7, Disk: 0.5}, "code": {Host: 0.8, Disk: 0.5}}

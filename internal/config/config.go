@@ -26,8 +26,18 @@ type Config struct {
 	Index      Index     `yaml:"index"`
 	Probe      Probe     `yaml:"probe"`
 	Engines    Engines   `yaml:"engines"`
+	Headers    string    `yaml:"headers" default:"kvsteer" doc:"How decisions are told: kvsteer: headers of kvsteer's own. gaie: the endpoint-picker protocol of the Gateway API inference extension, for its gateways."`
+	GAIE       GAIE      `yaml:"gaie"`
 	Pools      []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
 	Envoy      Envoy     `yaml:"envoy"`
+}
+
+// GAIE is how the endpoint-picker protocol is spoken, with headers: gaie.
+type GAIE struct {
+	Unavailable string `yaml:"unavailable" default:"error" doc:"A request for which no endpoint can be named: error: it is answered with 503, as the protocol has it. pass: it goes on without one. In mode observe or off it always goes on."`
+	ShedBacklog int    `yaml:"shed_backlog" default:"0" doc:"Prompt tokens waiting at an endpoint; when every endpoint that a request may go to has more, it is answered with 429. 0 = never. Range: 0 to 1000000000."`
+	List        bool   `yaml:"list" default:"false" doc:"Names up to 8 endpoints, by cost, instead of one: for gateways whose cluster tries them in turn (override_host). A cluster of type ORIGINAL_DST needs one."`
+	Served      bool   `yaml:"served" default:"true" doc:"Keeps each stream open until the response headers, in which the gateway tells who serves the request. false: the stream ends with the decision; for gateways that send no response headers here."`
 }
 
 // Endpoints is the number of endpoints of all pools.

@@ -124,6 +124,12 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:2: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
 			"k.yaml:3: index.max_blocks: 1 is not in the range 1000 to 1000000000",
 		}},
+		{"vocabulary", "headers: x-kvsteer\ngaie: {unavailable: 503, shed_backlog: -1, list: 8}\n" + pool, []string{
+			`k.yaml:1: headers: "x-kvsteer" is neither kvsteer nor gaie`,
+			`k.yaml:2: gaie.unavailable: "503" is neither error nor pass`,
+			"k.yaml:2: gaie.shed_backlog: -1 is not in the range 0 to 1000000000",
+			`k.yaml:2: gaie.list: "8" is neither true nor false`,
+		}},
 		{"size overflow", "limits: {body: 99999999999GiB}\n" + pool, []string{`"99999999999GiB" is not a size`}},
 		{"budget against Envoy", "budget: 1s\n" + pool, []string{"k.yaml:1: budget: 1s is not below envoy.message_timeout (1s)"}},
 		{"default budget against Envoy", "envoy: {message_timeout: 300ms}\n" + pool, []string{"k.yaml: budget: 400ms is not below envoy.message_timeout (300ms)"}},
@@ -229,6 +235,17 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:7: pools[0].approximate.cache_tokens: -1 is not in the range 0 to 100000000",
 			"k.yaml:7: pools[0].approximate.lifetime: 1ms is not in the range 1s to 24h0m0s",
 		}},
+		{"adapters and salt", pool + "  adapters_refresh: 10ms\n  salt_header: \"x salt\"\n", []string{
+			"k.yaml:5: pools[0].adapters_refresh: 10ms is not in the range 1s to 1h0m0s",
+			`k.yaml:6: pools[0].salt_header: "x salt" is not the name of a header`,
+		}},
+		{"a pseudo header for the salt", pool + "  salt_header: \":authority\"\n", []string{`k.yaml:5: pools[0].salt_header: ":authority" is not the name of a header`}},
+		{"a header of the connection for the salt", pool + "  salt_header: Keep-Alive\n", []string{`k.yaml:5: pools[0].salt_header: "Keep-Alive" belongs to one connection, not to a request`}},
+		{"a credential for the salt", pool + "  salt_header: X-API-Key\n", []string{`k.yaml:5: pools[0].salt_header: "X-API-Key" may hold a credential, which Envoy keeps from the router`}},
+		{"a pool's own header for the salt", pool + "  salt_header: X-Tenant\n  match: {header: {name: x-tenant, value: a}}\n", []string{
+			`k.yaml:5: pools[0].salt_header: "X-Tenant" stands at pools[0].match.header: a header that clients send can be no salt`,
+		}},
+		{"a target for the salt", pool + "  salt_header: X-Target-Endpoint-2\n", []string{`k.yaml:5: pools[0].salt_header: "X-Target-Endpoint-2" has a meaning of its own`}},
 		{"tiers", pool + "  tiers:\n    host_weight: 1.5\n    disk_weight: NaN\n    demote: 25h\n    media:\n    - {name: CPU, tier: host}\n    - {name: cpu, tier: ram}\n" +
 			"    - {name: x, tier: ignore, lifetime: 1m}\n    - {tier: disk, lifetime: 48h}\n  adapter_ids: [{id: -1, name: a}, {id: 2}, {id: 2, name: b}]\n", []string{
 			"k.yaml:6: pools[0].tiers.host_weight: 1.5 is not in the range 0 to 1",

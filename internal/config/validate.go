@@ -52,6 +52,13 @@ func (d *decoder) validate(c *Config) {
 	}
 	d.size("tokenize.cache", c.Tokenize.Cache, 0, 64<<30)
 	d.number("tokenize.concurrency", c.Tokenize.Concurrency, 1, 1<<16)
+	if c.Headers != "kvsteer" && c.Headers != "gaie" {
+		d.at("headers", "%q is neither kvsteer nor gaie", c.Headers)
+	}
+	if c.GAIE.Unavailable != "error" && c.GAIE.Unavailable != "pass" {
+		d.at("gaie.unavailable", "%q is neither error nor pass", c.GAIE.Unavailable)
+	}
+	d.number("gaie.shed_backlog", c.GAIE.ShedBacklog, 0, 1_000_000_000)
 	d.number("index.max_blocks", c.Index.MaxBlocks, 1000, 1_000_000_000)
 	d.number("index.max_endpoints", c.Index.MaxEndpoints, 0, 10_000)
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
@@ -225,6 +232,7 @@ func (d *decoder) pools(c *Config) {
 	for i := range c.Pools {
 		d.pool(fmt.Sprintf("pools[%d]", i), &c.Pools[i], &u)
 	}
+	d.saltAndMatch(c)
 }
 
 // uniques remembers which key used a value first.
@@ -304,6 +312,17 @@ func (d *decoder) served(path string, names []string, u *uniques) {
 			continue
 		}
 		u.claim(u.models, at, name)
+	}
+}
+
+// saltAndMatch finds salts in headers that tell pools: clients must be able to send those.
+func (d *decoder) saltAndMatch(c *Config) {
+	for i, p := range c.Pools {
+		for j, q := range c.Pools {
+			if p.SaltHeader != "" && strings.EqualFold(p.SaltHeader, q.Match.Header.Name) {
+				d.at(fmt.Sprintf("pools[%d].salt_header", i), "%q stands at pools[%d].match.header: a header that clients send can be no salt", p.SaltHeader, j)
+			}
+		}
 	}
 }
 

@@ -59,30 +59,41 @@ func host(e *config.Endpoint) string {
 // taken holds the ports used on each host.
 type taken map[string]map[uint16]bool
 
-// use takes the port of ip:port or tcp://ip:port; other texts have none.
-func (t taken) use(host, value string) {
+// use takes as many ports as there are ranks, from that of ip:port or tcp://ip:port on; other texts have none.
+func (t taken) use(host, value string, ranks int) {
 	if addr, err := netip.ParseAddrPort(strings.TrimPrefix(value, "tcp://")); err == nil {
-		t.add(host, addr.Port())
+		t.add(host, addr.Port(), ranks)
 	}
 }
 
-func (t taken) add(host string, port uint16) {
+func (t taken) add(host string, port uint16, ranks int) {
 	if t[host] == nil {
 		t[host] = map[uint16]bool{}
 	}
-	t[host][port] = true
+	for r := range ranks {
+		t[host][port+uint16(r)] = true
+	}
 }
 
-// next takes the first free port from one on, and around; ports below 1024 are the system's.
-func (t taken) next(host string, port uint16) uint16 {
+// next takes the first port from one on, and around, that is free with those of further ranks behind it; ports below 1024 are the system's.
+func (t taken) next(host string, port uint16, ranks int) uint16 {
 	for range 1 << 16 {
-		if port >= 1024 && !t[host][port] {
+		if t.free(host, port, ranks) {
 			break
 		}
 		port++
 	}
-	t.add(host, port)
+	t.add(host, port, ranks)
 	return port
+}
+
+func (t taken) free(host string, port uint16, ranks int) bool {
+	for r := range ranks {
+		if p := port + uint16(r); p < 1024 || t[host][p] {
+			return false
+		}
+	}
+	return true
 }
 
 // assignPorts gives each endpoint ports that nothing else of the configuration uses on its host: a replay port as far from the
@@ -90,14 +101,14 @@ func (t taken) next(host string, port uint16) uint16 {
 func assignPorts(cfg *config.Config) *ports {
 	used := taken{}
 	for _, address := range []string{cfg.Listen, cfg.Admin.Listen, cfg.Envoy.Listen, cfg.Envoy.Admin} {
-		used.use("", address)
+		used.use("", address, 1)
 	}
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
-			used.use(host(&e), e.Address)
-			used.use(host(&e), e.Events.Listen)
-			used.use(host(&e), e.Events.Dial)
-			used.use(host(&e), e.Events.Replay)
+			used.use(host(&e), e.Address, 1)
+			for _, source := range []string{e.Events.Listen, e.Events.Dial, e.Events.Replay} {
+				used.use(host(&e), source, e.Events.Ranks)
+			}
 		}
 	}
 	a := &ports{replay: map[string]uint16{}, suggested: map[string]uint16{}}
@@ -107,9 +118,9 @@ func assignPorts(cfg *config.Config) *ports {
 			if at, err := netip.ParseAddrPort(strings.TrimPrefix(e.Events.Replay, "tcp://")); err == nil {
 				a.replay[e.Address] = at.Port()
 			} else if source == "" {
-				a.suggested[e.Address] = used.next("", firstEvents)
+				a.suggested[e.Address] = used.next("", firstEvents, e.Events.Ranks)
 			} else if addr, err := netip.ParseAddrPort(strings.TrimPrefix(source, "tcp://")); err == nil {
-				a.replay[e.Address] = used.next(host(&e), addr.Port()+replayDistance)
+				a.replay[e.Address] = used.next(host(&e), addr.Port()+replayDistance, e.Events.Ranks)
 			}
 		}
 	}

@@ -12,9 +12,10 @@ var kinds = map[Kind]struct {
 	name    string
 	oldest  release  // with KV cache events that the subscriber reads
 	command []string // that starts the engine; the model follows
+	ranks   string   // option for the number of data-parallel ranks
 }{
-	VLLM:   {"vLLM", release{0, 9}, []string{"vllm", "serve"}},
-	SGLang: {"SGLang", release{0, 4, 9}, []string{"python3", "-m", "sglang.launch_server", "--model-path"}},
+	VLLM:   {"vLLM", release{0, 9}, []string{"vllm", "serve"}, "--data-parallel-size"},
+	SGLang: {"SGLang", release{0, 4, 9}, []string{"python3", "-m", "sglang.launch_server", "--model-path"}, "--dp-size"},
 }
 
 // vllm adds vLLM's own options. Hash algorithm and seed do not matter to matching, since the subscriber names blocks by their tokens;

@@ -136,6 +136,10 @@ func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports
 	default:
 		vllm(&engine, p, r)
 	}
+	if n := e.Events.Ranks; n > 1 {
+		engine.Args = append(engine.Args, kinds[o.Kind].ranks, strconv.Itoa(n))
+		engine.Notes = append(engine.Notes, fmt.Sprintf("Each of its %d data-parallel ranks takes the next port for its events, and for its replay.", n))
+	}
 	engine.Args = append(engine.Args, "--kv-events-config", events.json())
 	return engine
 }

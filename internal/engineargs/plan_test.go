@@ -50,6 +50,7 @@ func TestPlan(t *testing.T) {
 		"dial":             {config: one(dial), missing: "--bind", refused: true},
 		"dial and bind":    {config: one(dial), options: Options{Bind: true}, events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv"}`, note: "EXPOSED: port 5557"},
 		"dial on loopback": {config: one(`{address: "127.0.0.1:8000", events: {dial: "tcp://127.0.0.1:5557"}}`), options: Options{Bind: true}, events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}`, note: "events.listen would do"},
+		"ranks":            {config: one(`{address: "127.0.0.1:8000", events: {listen: "tcp://127.0.0.1:5557", ranks: 4}}`), options: Options{Replay: true}, events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557","replay_endpoint":"tcp://127.0.0.1:6557"}`, note: "Each of its 4 data-parallel ranks"},
 		"sglang":           {config: one(listen), options: Options{Kind: SGLang}, events: `{"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557"}`, note: "not run with its engines"},
 		"no events":        {config: one(`{address: "10.0.0.3:8000"}`), missing: `events: {listen: "tcp://127.0.0.1:5557"} when the router runs on its host, else events: {dial: "tcp://10.0.0.3:5557"}`},
 		"port 0":           {config: one(`{address: "127.0.0.1:8000", events: {listen: "tcp://127.0.0.1:0"}}`), missing: "port 0", refused: true},
@@ -180,5 +181,24 @@ func TestPortsOfHosts(t *testing.T) {
 	want := map[string]uint16{"10.0.0.1:8000": 6557, "10.0.0.2:8000": 6559, "10.0.0.2:6557": 7558}
 	if d := cmp.Diff(want, assignPorts(cfg).replay); d != "" {
 		t.Errorf("replay ports (-want +got):\n%s", d)
+	}
+}
+
+// TestRanks holds that engines are told their ranks, and that a port which the configuration does not name leaves room for all of them.
+func TestRanks(t *testing.T) {
+	cfg := parse(t, one(`{address: "127.0.0.1:8000", events: {listen: "tcp://127.0.0.1:5557", ranks: 4}}, `+
+		`{address: "127.0.0.1:8001", events: {listen: "tcp://127.0.0.1:6559", ranks: 2}}`)) // 1000 beyond the first would meet the second
+	for kind, option := range map[Kind]string{VLLM: "--data-parallel-size", SGLang: "--dp-size"} {
+		engines, err := Plan(cfg, Options{Kind: kind, Replay: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := value(engines[0].Args, option), value(engines[1].Args, option); a != "4" || b != "2" {
+			t.Errorf("%s: %s %q and %q", kind, option, a, b)
+		}
+	}
+	ports := assignPorts(cfg)
+	if got := [2]uint16{ports.replay["127.0.0.1:8000"], ports.replay["127.0.0.1:8001"]}; got != [2]uint16{6561, 7559} {
+		t.Errorf("replay ports %v", got)
 	}
 }

@@ -61,6 +61,15 @@ func (r *Relay) ShowEnds() {
 	}
 }
 
+// Cut ends all connections. The engine connects again.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.conns {
+		c.Close()
+	}
+}
+
 // close ends all connections and returns when nothing of the relay is left.
 func (r *Relay) close() {
 	r.listener.Close()

@@ -28,7 +28,10 @@ type told struct {
 // base weights: one that is configured, or that the same engine gives to the weights of a configured one.
 func tell(models []string, listings []*listing) told {
 	t := told{adapters: map[string]bool{}, paths: map[string]string{}}
-	for _, l := range listings {
+	for i, l := range listings {
+		if i > 0 && slices.Equal(l.cards, listings[i-1].cards) {
+			continue // engines of a pool mostly serve the same
+		}
 		base, roots := map[string]bool{}, map[string]bool{}
 		for _, m := range models {
 			base[m] = true
@@ -99,6 +102,15 @@ func share(configs []Config, tales []told, before map[string]int) (own []found, 
 		}
 	}
 	return own, claimed
+}
+
+// tell has Run take over what endpoints tell. However many have told something, that is done once: with a thousand endpoints it takes some
+// milliseconds.
+func (s *Set) tell() {
+	select {
+	case s.told <- struct{}{}:
+	default: // about to be done anyway
+	}
 }
 
 // rename makes what the endpoints tell the names by which pools are found.

@@ -28,6 +28,7 @@ type fleet struct {
 	bodies map[string]string // of /v1/models; without one the status is 404
 	status map[string]int
 	down   map[string]bool
+	hung   bool // /v1/models gives no answer, and then one without an end
 	asked  map[string]int
 	keys   []string
 }
@@ -39,6 +40,15 @@ func newFleet() *fleet {
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.hung && r.URL.Path == "/v1/models" {
+		if f.asked[r.URL.Host]++; f.asked[r.URL.Host] > 1 {
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(endless{r.Context()}), Request: r}, nil
+		}
+		f.mu.Unlock()
+		<-r.Context().Done()
+		f.mu.Lock()
+		return nil, r.Context().Err()
+	}
 	if f.down[r.URL.Host] {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}
@@ -251,7 +261,7 @@ func TestRefreshOutcomes(t *testing.T) {
 		{"failed", 503, "{}", "failed"},
 		{"a redirect", 302, "{}", "failed"},
 		{"not a list", 0, "{}", "bad_reply"},
-		{"too long", 0, `{"data":[` + strings.Repeat(" ", maxModels) + "]}", "bad_reply"},
+		{"too long", 0, `{"data":[` + `"` + strings.Repeat("x", maxModels) + `"]}`, "bad_reply"},
 		{"good", 0, `{"data":[]}`, "ok"},
 	}
 	for _, tt := range tests {
@@ -273,7 +283,7 @@ kvsteer_pool_models_refreshes_total{endpoint="10.0.0.1:8000",outcome=%q,pool="ch
 				if _, known := find(s, "chat", one).Serves("llama"); known != (tt.want == "ok") {
 					t.Errorf("known %v", known)
 				}
-				pass(10 * time.Minute)
+				pass(2 * round)
 				stop()
 				if n := strings.Count(log.String(), "does not say what it serves"); n > 1 || (n == 1) == (tt.want == "ok") {
 					t.Errorf("said %d times:\n%s", n, log.String())
@@ -387,5 +397,64 @@ func TestWarnsOncePerName(t *testing.T) {
 	}
 	if len(s.warned) != maxWarned {
 		t.Errorf("%d names are remembered", len(s.warned))
+	}
+}
+
+// endless is an answer that begins well and has no end.
+type endless struct{ ctx context.Context }
+
+func (e endless) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(time.Second):
+		return copy(p, `{"data":[`), nil
+	case <-e.ctx.Done():
+		return 0, e.ctx.Err()
+	}
+}
+
+// An engine that gives no list, or no end of it, keeps its health, and what it told before.
+func TestHungModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, reg := newFleet(), prometheus.NewRegistry()
+		f.serve(one, "law")
+		s, stop := f.start(t, Options{Pools: []Config{refreshed(one)}, Metrics: NewMetrics(reg)})
+		pass(time.Second)
+		f.do(func() { f.hung, f.asked = true, map[string]int{} })
+		pass(3 * round)
+		if _, _, ok := s.ByModel("law"); !ok || !find(s, "chat", one).Healthy() {
+			t.Error("the endpoint is down, or its adapter forgotten")
+		}
+		n := 0
+		f.do(func() { n = f.asked[one] })
+		if n < 3 || n > 12 {
+			t.Errorf("asked %d times in two minutes", n)
+		}
+		stop()
+	})
+}
+
+func BenchmarkNames(b *testing.B) {
+	for _, n := range []int{10, 1000} {
+		b.Run(fmt.Sprintf("endpoints=%d/adapters=100", n), func(b *testing.B) {
+			c := refreshed()
+			for i := range n {
+				c.Endpoints = append(c.Endpoints, fmt.Sprintf("10.0.%d.%d:8000", i/250, 1+i%250))
+			}
+			s, err := New(Options{Pools: []Config{c}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, e := range s.Pools()[0].Endpoints() {
+				cards := []card{{id: "llama", root: "r"}}
+				for i := range 100 {
+					cards = append(cards, card{id: fmt.Sprintf("adapter-%d", i), parent: "llama", root: "lora", adapts: true})
+				}
+				e.listing.Store(newListing(0, cards))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.rename()
+			}
+		})
 	}
 }

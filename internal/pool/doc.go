@@ -30,7 +30,7 @@
 //
 // # Adapters
 //
-// Where Config.AdaptersRefresh is set, each endpoint is asked for GET /v1/models when it is new or back, when it begins or ends to drain, and at that
+// Where Config.AdaptersRefresh is set, each endpoint is asked for GET /v1/models when it is new or back, when it begins to drain, and at that
 // interval; a failing answer changes nothing and is asked for sooner. A name whose parent is one of the pool's models is an adapter of the pool, and
 // ByModel finds it. In the answer
 //

@@ -135,7 +135,7 @@ func (s *Set) refresh(ctx context.Context, e *Endpoint, key string) refreshOutco
 	e.refreshed.Store(&outcome)
 	next := newListing(life, cards)
 	if before := e.listing.Swap(next); before == nil || before.life != life || !slices.Equal(before.cards, next.cards) {
-		s.rename()
+		s.tell()
 	}
 	return outcome
 }

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -47,7 +48,7 @@ func TestReadModels(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := readModels(strings.NewReader(tt.body))
-			if err != tt.err {
+			if !errors.Is(err, tt.err) {
 				t.Errorf("error %v, want %v", err, tt.err)
 			}
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(card{})); diff != "" {

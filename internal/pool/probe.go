@@ -40,11 +40,15 @@ type watched struct {
 // Run probes all endpoints, those that Apply brings too, until ctx ends. It returns nil when every probe has ended.
 func (s *Set) Run(ctx context.Context) error {
 	probes := map[*Endpoint]watched{}
+	s.follow(ctx, probes)
+	s.showAdapters()
 	for {
-		s.follow(ctx, probes)
-		s.showAdapters()
 		select {
+		case <-s.told:
+			s.rename()
 		case <-s.changed:
+			s.follow(ctx, probes)
+			s.showAdapters()
 		case <-ctx.Done():
 			for _, w := range probes {
 				w.stop()
@@ -148,7 +152,7 @@ func (s *Set) settle(e *Endpoint, err error) health {
 		s.log.Info("endpoint is back", "pool", e.pool, "endpoint", e.addr)
 	case !before.down && after.down:
 		if e.listing.Load() != nil {
-			s.rename() // what only it told of is not known any more
+			s.tell() // what only it told of is not known any more
 		}
 		s.log.Warn("endpoint is down", "pool", e.pool, "endpoint", e.addr, "error", err)
 	}

@@ -43,6 +43,7 @@ type Set struct {
 	probing atomic.Pointer[probing]
 	view    atomic.Pointer[view]
 	changed chan struct{} // capacity 1: tells Run that there is another view
+	told    chan struct{} // capacity 1: tells Run that endpoints have told other names
 	log     *slog.Logger
 	m       *Metrics
 
@@ -92,7 +93,7 @@ func New(o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), log: o.Log, m: o.Metrics, warned: map[string]bool{}}
+	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), told: make(chan struct{}, 1), log: o.Log, m: o.Metrics, warned: map[string]bool{}}
 	s.probing.Store(newProbing(o, o.ProbeInterval))
 	s.view.Store(s.named(newView(o.Pools, nil)))
 	return s, nil

@@ -32,11 +32,11 @@ func (f *told) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !ok {
 			status = http.StatusNotFound
 		}
-		body = `{"data":[{"id":"llama","root":"r","parent":null,"max_model_len":5000}`
+		cards := []string{`{"id":"llama","root":"r","parent":null,"max_model_len":5000}`}
 		for _, a := range adapters {
-			body += fmt.Sprintf(`,{"id":%q,"root":"lora","parent":"llama"}`, a)
+			cards = append(cards, fmt.Sprintf(`{"id":%q,"root":"lora","parent":"llama"}`, a))
 		}
-		body += "]}"
+		body = `{"data":[` + strings.Join(cards, ",") + "]}"
 	}
 	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }

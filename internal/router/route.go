@@ -71,6 +71,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	d.Reason = Reason(parsed.Reason)
 	exact := sc.exact(&parsed, indexed)
 	if exact != nil {
+		parsed.Salt = exact.Salt
 		var reason Reason
 		if tokens, reason = r.tokens(ctx, deadline, f, sc, exact, indexed, watch); reason != reasonNotOffered {
 			d.Reason = reason
@@ -81,7 +82,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	usable := 0
 	if d.Reason == "" {
-		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: exact.Salt}
+		ns := blockhash.Namespace{Pool: d.Pool, Adapter: adapter, Salt: parsed.Salt}
 		usable = r.match(sc, ns, tokens, watch)
 	}
 	d.Rung = RungLoad

@@ -3,6 +3,7 @@ package subscriber
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -327,7 +328,7 @@ func TestReplayLimit(t *testing.T) {
 		}
 		leave = append(leave, f)
 	}
-	if _, err := l.enter(t.Context(), time.Millisecond); err != errBusy {
+	if _, err := l.enter(t.Context(), time.Millisecond); !errors.Is(err, errBusy) {
 		t.Errorf("a third place: %v", err)
 	}
 	leave[0]()
@@ -336,7 +337,7 @@ func TestReplayLimit(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.enter(ctx, patience); err != context.Canceled {
+	if _, err := l.enter(ctx, patience); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
 	}
 	if _, err := (*ReplayLimit)(nil).enter(ctx, 0); err != nil {

@@ -86,7 +86,7 @@ func newPacing(keep time.Duration) pacing {
 	return pacing{
 		tick: time.Second, keep: keep,
 		silence: 2 * time.Second, idle: 30 * time.Second,
-		retry: 30 * time.Second, maxRetry: 5 * time.Minute,
+		retry: 2 * time.Second, maxRetry: 5 * time.Minute,
 		queue: 30 * time.Second, reply: 10 * time.Second, whole: time.Minute,
 	}
 }
@@ -234,6 +234,9 @@ func (t *tracker) take(seq uint64, payload []byte, replayed bool) {
 func (t *tracker) anchor(seq uint64) {
 	t.next, t.anchored = seq, true
 	t.setComplete(seq == 0)
+	if seq == 0 {
+		t.missed = false
+	}
 }
 
 // forget says that nothing is known of the engine.

@@ -68,10 +68,10 @@ type spent struct{ batches, bytes int }
 
 func (t *tracker) ask(p purpose, from uint64) {
 	t.close(replayAbandoned)
-	t.asked++
 	if t.mode == following {
-		t.spent = spent{}
+		t.asked, t.spent = 0, spent{}
 	}
+	t.asked++
 	t.request = request{id: t.request.id + 1, open: true, from: from, next: from, why: p}
 	if at := t.position(); at.seen && from == at.seq {
 		t.request.proves, t.request.digest = true, at.digest
@@ -218,15 +218,18 @@ func (t *tracker) failed(o outcome) {
 	if t.mode != catching {
 		return
 	}
-	t.missed = t.missed || unheard
 	cause := CauseLost
 	switch {
+	case o == replayUnreachable && t.request.any && t.asked < maxAsked: // it was there
+		t.catch(toRepair, t.next)
+		return
 	case !unheard:
 	case t.trigger == toRepair:
 		cause = CauseGap
 	case t.trigger == toProve:
 		cause = CauseDisconnect
 	}
+	t.missed = t.missed || unheard
 	t.giveUp(cause)
 }
 

@@ -11,7 +11,6 @@ import (
 // scribe writes down what a tracker decides. A batch called "bad" cannot be read.
 type scribe struct {
 	calls []string
-	t     *tracker
 	id    int
 }
 
@@ -199,7 +198,7 @@ func TestTracker(t *testing.T) {
 			{"fail unreachable", "ended unreachable, reset lost, apply 7, " + up},
 			{"live 8 10", "apply 8, repaired false, reset gap, apply 10, ask refill 0"},
 			{"fail timeout", "ended timeout"},
-			{"tick 1 29", ""},
+			{"tick 1 1", ""},
 			{"tick 1", "ask refill 0"},
 			{"live 11", "apply 11"},
 			{"reply 0", catch + ", reset lost, complete true, replayed 0"},
@@ -209,11 +208,18 @@ func TestTracker(t *testing.T) {
 			{"end", "ended complete, apply 12, " + up},
 			{"live 14", catch + ", ask repair 13"},
 		}},
-		{name: "start: unreachable in the middle", scenes: []scene{
+		{name: "start: cut off in the middle", scenes: []scene{
+			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
+			{"reply 0 1", "reset lost, complete true, replayed 0, replayed 1"},
+			{"fail unreachable", "ended unreachable, ask repair 2"},
+			{"reply 2", "replayed 2"},
+			{"end", "ended complete, " + up},
+		}},
+		{name: "start: silent in the middle", scenes: []scene{
 			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
 			{"live 7 9", ""},
 			{"reply 0 1", "reset lost, complete true, replayed 0, replayed 1"},
-			{"fail unreachable", "ended unreachable, reset lost, complete false, apply 7, reset gap, apply 9, " + up},
+			{"fail timeout", "ended timeout, reset lost, complete false, apply 7, reset gap, apply 9, " + up},
 			{"disconnect", "online false"},
 			{"connect", "reset disconnect, " + up + ", ask refill 0"},
 			{"live 11", "apply 11"},
@@ -417,3 +423,63 @@ func TestTracker(t *testing.T) {
 		})
 	}
 }
+
+// TestTrackerLongReplay goes through replays of which an engine dropped batches in the middle, as recorded, and has the holes filled.
+func TestTrackerLongReplay(t *testing.T) {
+	var recorded struct {
+		Runs []struct {
+			StartSeq uint64   `json:"start_seq"`
+			Expected int      `json:"expected"`
+			Received int      `json:"received"`
+			GapAfter []uint64 `json:"gap_after"`
+		} `json:"runs"`
+	}
+	readJSON(t, "testdata/long_replay.json", &recorded)
+	holes := 0
+	for _, r := range recorded.Runs {
+		end := r.StartSeq + uint64(r.Expected)
+		s := &tally{counter: counter{ended: map[outcome]int{}}}
+		tr := &tracker{do: s, replays: true, pacing: newPacing(time.Minute), pending: pending{limit: 1 << 20}}
+		tr.connect(time.Now())
+		tr.message(end-1, nil) // what is live meanwhile
+		gaps := r.GapAfter
+		for request := 0; tr.request.open; request++ {
+			if request > len(r.GapAfter) {
+				t.Fatalf("from %d: asked %d times", r.StartSeq, request+1)
+			}
+			lost := uint64(0)
+			for seq := max(tr.request.from, r.StartSeq); seq < end; seq++ {
+				if lost > 0 {
+					lost--
+					continue
+				}
+				id := tr.request.id
+				tr.reply(seq, nil)
+				if tr.request.id != id {
+					break
+				}
+				if len(gaps) > 0 && seq == gaps[0] {
+					gaps, lost = gaps[1:], uint64(max(1, (r.Expected-r.Received)/len(r.GapAfter)))
+				}
+			}
+			if len(gaps) == 0 && tr.next == end {
+				tr.end()
+			}
+		}
+		holes += len(r.GapAfter)
+		if s.applied != r.Expected || s.ended[replayHole] != len(r.GapAfter) || tr.mode != following {
+			t.Errorf("from %d: %d applied of %d, ended %v", r.StartSeq, s.applied, r.Expected, s.ended)
+		}
+	}
+	if holes == 0 {
+		t.Error("no recording has a hole")
+	}
+}
+
+// tally counts what is applied.
+type tally struct {
+	counter
+	applied int
+}
+
+func (t *tally) apply(uint64, []byte, bool) bool { t.applied++; return true }

@@ -136,9 +136,9 @@ func TestDoctorLayouts(t *testing.T) {
 // TestDoctorForeign looks at somebody else's Envoy with our pieces in it: engines over TLS, a cluster of its own as the fallback, and
 // routes that are none of our business.
 func TestDoctorForeign(t *testing.T) {
-	onBothEnvoys(t, func(t *testing.T, release string) {
+	onForeign(t, func(t *testing.T, release, layout string) {
 		t.Parallel()
-		site := startSite(t, release, foreignOptions(t, quick))
+		site := startSite(t, release, foreignOptions(t, layout, quick))
 		status, r := diagnose(t, site.Config, "--probe")
 		requireFindings(t, "as merged", status, r)
 		if len(r.NotChecked) > 0 {

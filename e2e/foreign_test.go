@@ -16,7 +16,7 @@ const tenantKey = "tenant-1" // that the foreign configuration lets in
 
 // foreignOptions describe a site whose Envoy belongs to somebody else: its engines speak HTTP/2 over TLS, and its own cluster of them is
 // the fallback.
-func foreignOptions(t *testing.T, args []string) lab.SiteOptions {
+func foreignOptions(t *testing.T, layout string, args []string) lab.SiteOptions {
 	t.Helper()
 	text, err := os.ReadFile("testdata/foreign/envoy.yaml")
 	if err != nil {
@@ -29,7 +29,17 @@ func foreignOptions(t *testing.T, args []string) lab.SiteOptions {
 	return lab.SiteOptions{
 		Foreign: string(text), Replace: map[string]string{"CA_FILE": a.File, "SHOP_PORT": "1"}, Bearer: tenantKey, HTTP2: true, Secure: a,
 		RouterConfig: fmt.Sprintf("engines: {tls: {ca_file: %s, server_name: %s}, http2: true}\nprobe: {interval: 10s}", a.File, lab.EngineName),
+		EnvoyConfig:  "layout: " + layout,
 		Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: args, Relay: true, Config: "fallback: {cluster: engines}"}},
+	}
+}
+
+// onForeign runs a test on both Envoys, with the foreign cluster as the fallback and with the foreign cluster as what follows the router's list.
+func onForeign(t *testing.T, test func(t *testing.T, release, layout string)) {
+	for _, layout := range []string{"auto", "override_host"} {
+		t.Run("layout="+layout, func(t *testing.T) {
+			onBothEnvoys(t, func(t *testing.T, release string) { test(t, release, layout) })
+		})
 	}
 }
 
@@ -53,9 +63,9 @@ func streamsOf(t *testing.T, site *lab.Site) float64 {
 
 // TestForeignFollowUps is the main job in somebody else's Envoy.
 func TestForeignFollowUps(t *testing.T) {
-	onBothEnvoys(t, func(t *testing.T, release string) {
+	onForeign(t, func(t *testing.T, release, layout string) {
 		const conversations, turns = 24, 4
-		site := startSite(t, release, foreignOptions(t, []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}))
+		site := startSite(t, release, foreignOptions(t, layout, []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}))
 		all := converse(t, site, conversations, turns, 6)
 		requireFollowUps(t, site, all, conversations, turns)
 		// Each request's end is told to the router, and nothing else is.
@@ -65,8 +75,11 @@ func TestForeignFollowUps(t *testing.T) {
 		if n := metric(t, site.RouterAdmin+"/metrics", "kvsteer_router_records_total"); n != conversations*turns {
 			t.Errorf("%v records, want %d", n, conversations*turns)
 		}
-		// The clusters that dial the router's choices speak to engines as the foreign one does.
+		// The clusters that dial the router's choices speak to engines as the foreign one does, where it is not the foreign one itself.
 		pick := `envoy_cluster_name="` + envoy.ClusterPick + `"`
+		if layout == "override_host" {
+			pick = `envoy_cluster_name="engines"`
+		}
 		if n := foreignStat(t, site, "envoy_cluster_upstream_rq_total", pick); n != conversations*turns {
 			t.Errorf("%v requests by the router's choice, want %d", n, conversations*turns)
 		}
@@ -79,9 +92,9 @@ func TestForeignFollowUps(t *testing.T) {
 
 // TestForeignRoutes leaves the other routes alone: they are served as before, and the router is not asked.
 func TestForeignRoutes(t *testing.T) {
-	onBothEnvoys(t, func(t *testing.T, release string) {
+	onForeign(t, func(t *testing.T, release, layout string) {
 		shop := startRecorder(t)
-		o := foreignOptions(t, quick)
+		o := foreignOptions(t, layout, quick)
 		o.Replace["SHOP_PORT"] = shop.addr[strings.LastIndexByte(shop.addr, ':')+1:]
 		site := startSite(t, release, o)
 		key := http.Header{"Authorization": {"Bearer " + tenantKey}, "Content-Type": {"application/json"}}
@@ -130,9 +143,9 @@ func TestForeignRoutes(t *testing.T) {
 
 // TestForeignSpoofing names endpoints as a client in every way that a client can.
 func TestForeignSpoofing(t *testing.T) {
-	onBothEnvoys(t, func(t *testing.T, release string) {
+	onForeign(t, func(t *testing.T, release, layout string) {
 		decoy, shop := startDecoy(t), startRecorder(t)
-		o := foreignOptions(t, quick)
+		o := foreignOptions(t, layout, quick)
 		o.Replace["SHOP_PORT"] = shop.addr[strings.LastIndexByte(shop.addr, ':')+1:]
 		site := startSite(t, release, o)
 		var known []string
@@ -191,8 +204,8 @@ func TestForeignSpoofing(t *testing.T) {
 
 // TestForeignRouterFailures kills, hangs and stops the router under load, and no client notices.
 func TestForeignRouterFailures(t *testing.T) {
-	onBothEnvoys(t, func(t *testing.T, release string) {
-		site := startSite(t, release, foreignOptions(t, steady))
+	onForeign(t, func(t *testing.T, release, layout string) {
+		site := startSite(t, release, foreignOptions(t, layout, steady))
 		l := startLoad(t, site, audience{"chat", 4, lab.ChatRequest{Model: "sim", MaxTokens: 10}})
 		w := startWatch(t, site)
 		breakRouter(t, site, l, w)
@@ -203,11 +216,11 @@ func TestForeignRouterFailures(t *testing.T) {
 // TestForeignEngineFailure kills an engine without the router's knowledge: what is sent to it is answered by the second choice or by the
 // foreign cluster.
 func TestForeignEngineFailure(t *testing.T) {
-	onBothEnvoys(t, func(t *testing.T, release string) {
-		site := startSite(t, release, foreignOptions(t, quick))
+	onForeign(t, func(t *testing.T, release, layout string) {
+		site := startSite(t, release, foreignOptions(t, layout, quick))
 		w := startWatch(t, site)
 		most := 3
-		if release == envoyNewest {
+		if release == envoyNewest || layout == "override_host" {
 			most = 2
 		}
 		crashUnnoticed(t, site, w, most)

@@ -97,7 +97,7 @@ func (x *talks) entries(replies ...lab.Reply) []lab.LogEntry {
 }
 
 // TestHealing: engines run hot with a system prompt that is never evicted and 50 conversations on it, and cannot replay what they published,
-// when the router is started again. The system prompt is matched again after one request, and what the engines have cached once each
+// when the router is started again. The system prompt is matched again after one request (two, where hashes cannot be computed), and what the engines have cached once each
 // conversation has had one more turn.
 func TestHealing(t *testing.T) {
 	const conversations, block = 50, 16
@@ -108,6 +108,7 @@ func TestHealing(t *testing.T) {
 	}{
 		{name: "default algorithm", means: "hash", args: []string{"--hash-algo", "sha256"}},
 		{name: "sha256_cbor with a seed", means: "hash", args: []string{"--seed", "7"}, config: "hash_seed: 7"},
+		{name: "hashes that cannot be computed", means: "content", args: []string{"--seed", "7"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{{
@@ -129,6 +130,10 @@ func TestHealing(t *testing.T) {
 				t.Errorf("first request: reason %s, %v prompt tokens, want no_index and %d", e.Reason, e.Prompt, one.PromptTokens)
 			}
 			x.settle()
+			if tt.means == "content" { // a second request shows that the hashes cannot be computed
+				x.turn(x.all[1])
+				x.settle()
+			}
 			fresh := x.turn(x.begin(conversations))
 			if e := x.entries(fresh)[0]; int(e.Matched) != fresh.CachedTokens || e.Matched < 700 {
 				t.Errorf("after one request %v tokens of another are matched, %d were cached", e.Matched, fresh.CachedTokens)

@@ -103,7 +103,7 @@ func (b *builder) pack(m proto.Message) *anypb.Any {
 
 // clientHeaders are removed from what clients send: those that the router alone may set, and those that a filter of the reader's own may.
 func (b *builder) clientHeaders() []string {
-	hs := b.Headers.targets()
+	hs := b.Headers.Targets()
 	if b.Headers == HeadersGAIE {
 		hs = append(hs, GatewaySubset, GatewayServed) // metadata to us, but headers to other endpoint pickers
 	}
@@ -122,7 +122,7 @@ func (b *builder) clientHeaders() []string {
 func (b *builder) settable() []string {
 	var hs []string
 	if b.layout != LayoutOverride {
-		hs = b.Headers.targets()
+		hs = b.Headers.Targets()
 	}
 	if b.RankHeader {
 		hs = append(hs, HeaderRank)

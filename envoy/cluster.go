@@ -31,7 +31,7 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 		cs = append(cs, b.composite(ClusterNoFallback, b.choices()))
 	}
 	for i, name := range b.choices() {
-		cs = append(cs, b.byDecision(name, b.Headers.targets()[i]))
+		cs = append(cs, b.byDecision(name, b.Headers.Targets()[i]))
 	}
 	for _, p := range b.Pools {
 		if p.Fallback == FallbackEndpoints {
@@ -169,7 +169,7 @@ func (b *builder) engineProtocol(hide bool) map[string]*anypb.Any {
 		UpstreamProtocolOptions:   &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: explicit},
 	}
 	if hide {
-		mutation := &headermutationv3.HeaderMutation{Mutations: &headermutationv3.Mutations{RequestMutations: removals(b.Headers.targets())}}
+		mutation := &headermutationv3.HeaderMutation{Mutations: &headermutationv3.Mutations{RequestMutations: removals(b.Headers.Targets())}}
 		o.HttpFilters = []*hcmv3.HttpFilter{
 			{
 				Name:       "envoy.filters.http.header_mutation",

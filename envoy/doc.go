@@ -36,6 +36,20 @@
 //
 // The clusters that dial addresses belong to all pools, so a decision by the model is obeyed whichever pool's route was taken.
 //
+// A third layout is chosen by name, for those who have a cluster of the endpoints already:
+//
+//	override_host, 1.37 or newer
+//	  pool's requests ──▶ cluster of the pool's endpoints, with the override_host policy
+//
+// The policy reads the list [KeyRanked] from metadata and gives each attempt the next endpoint of it; without a list, and behind its end, it
+// draws as Balance says. It looks at no health check of Envoy's. No header is involved, so the filter accepts none. What the cluster does
+// not hold cannot be picked: a decision is obeyed within its own pool alone, and every pool has a fallback.
+//
+// # Vocabulary
+//
+// With [HeadersGAIE] the choice comes as the endpoint picker protocol of the Gateway API inference extension has it: in [GatewayEndpoint], as a
+// header of one endpoint for the first two layouts and as a list in metadata for the third. There is no second choice in a header of its own.
+//
 // # Pools
 //
 // The model of a request stands in its body, which Envoy does not read. So each pool with a fallback needs a [Match] (host, path
@@ -50,6 +64,9 @@
 // decision. What Envoy answers by itself has the form of an OpenAI error object.
 //
 // # Bodies
+//
+// With [BodyFullDuplex] there is no buffer filter and no timer: the body streams to the router and back, and is lost with it. The rest of this
+// section is about [BodyBuffered].
 //
 // A buffer filter before the router's holds each request until its body is there, and answers 413 beyond Options.MaxBody. The limit of
 // the virtual host alone would not: it stands only while some filter waits for the body, which is not so when the router is down or

@@ -23,8 +23,8 @@ const (
 	HeadersGAIE    Headers = "gaie"    // GatewayEndpoint, in the header and under GatewayNamespace: the endpoint picker protocol
 )
 
-// targets are the headers that carry the choice, the first choice's first.
-func (h Headers) targets() []string {
+// Targets are the headers that carry the choice, the first choice's first.
+func (h Headers) Targets() []string {
 	if h == HeadersGAIE {
 		return []string{GatewayEndpoint}
 	}
@@ -33,5 +33,5 @@ func (h Headers) targets() []string {
 
 // choiceHeaders are those of every vocabulary.
 func choiceHeaders() []string {
-	return append(HeadersKvsteer.targets(), HeadersGAIE.targets()...)
+	return append(HeadersKvsteer.Targets(), HeadersGAIE.Targets()...)
 }

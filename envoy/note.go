@@ -71,7 +71,7 @@ func (b *builder) commonNotes() []note {
 		{where: "route timeout", text: "The default would cut every answer after 15 s."},
 		{where: "route retry_policy", text: b.retryNote()},
 		{where: "route regex_rewrite", text: "Engines know their paths without the pool's prefix. The router sees the path with it."},
-		{where: b.inClusters(ClusterPick), text: "The address in " + b.Headers.targets()[0] + "."},
+		{where: b.inClusters(ClusterPick), text: "The address in " + b.Headers.Targets()[0] + "."},
 		{where: b.inClusters(ClusterSecond), text: "The address in " + HeaderSecond + "."},
 		{where: b.inClusters(ClusterRouter), text: "The router, or several of them."},
 		{where: b.inClusters(ClusterNoFallback), text: "For requests that only a decision can place; without one no host is found: 503."},

@@ -30,7 +30,7 @@ func (b *builder) ownFilters() []*hcmv3.HttpFilter {
 // can read: an upstream filter that removed the headers would remove them for the retry too, and with them the second choice.
 func (b *builder) moveTargets() *movev3.Config {
 	c := &movev3.Config{}
-	for _, h := range b.Headers.targets() {
+	for _, h := range b.Headers.Targets() {
 		c.RequestRules = append(c.RequestRules, &movev3.Config_Rule{
 			Header:          h,
 			OnHeaderPresent: &movev3.Config_KeyValuePair{MetadataNamespace: metadataTargets, Key: h},

@@ -103,7 +103,7 @@ func (b *builder) poolRoutes(p Pool) []*routev3.Route {
 		return []*routev3.Route{models, decided}
 	}
 	decided.Match.Headers = append(decided.Match.Headers, &routev3.HeaderMatcher{
-		Name:                 b.Headers.targets()[0],
+		Name:                 b.Headers.Targets()[0],
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
 	})
 	undecided := b.route(p.Name+"/fallback", b.match(p.Match), p.Match, fallback, b.fallbackRetries())

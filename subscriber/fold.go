@@ -216,7 +216,7 @@ func (f *fold) describe() {
 		Complete:  f.complete,
 		BlockSize: f.learned.blockSize,
 		ExtraKeys: f.learned.extraKeys,
-		Coldest:   f.mirror.copies.coldest,
+		Coldest:   f.mirror.copies.coldest(),
 		Problem:   f.learned.problem(),
 	}
 	if d == f.described {

@@ -8,14 +8,15 @@ import (
 	"github.com/kvsteer/kvsteer/internal/blockhash"
 )
 
-// Bounds of what is kept for healing, per engine.
+// Bounds of what is kept for healing, per engine: some 170 bytes for each block of a shelf, 50 for each of the others, 8 MB in all. A prompt comes before
+// its own events, by no more than the time that it waits for its prefill; what comes later than that finds the proof.
 const (
-	shelfBlocks   = 32 << 10        // blocks of a shelf, of which there are two
-	shelfAge      = 5 * time.Minute // after which a shelf takes no more
-	waitPrompts   = 64              // that wait for the block size, or for their turn to be tried
+	shelfBlocks   = 16 << 10    // blocks of a shelf, of which there are two; as many as the longest prompts have
+	shelfAge      = time.Minute // after which a shelf takes no more
+	waitPrompts   = 64          // that wait for the block size, or for their turn to be tried
 	waitTokens    = 256 << 10
-	provenParents = 16 << 10 // in each of two generations
-	goneBlocks    = 64 << 10 // likewise
+	provenParents = 8 << 10  // in each of two generations
+	goneBlocks    = 16 << 10 // likewise
 )
 
 // healer roots orphans after a reset, by prompts that were routed to the engine. Time is counted in events, so that the order of
@@ -42,6 +43,7 @@ type healer struct {
 	runs    ages[run] // by the content of the orphan
 	salted  bool      // a salted prompt was met: an orphan's tokens do not tell whether it follows a salt
 	misfits int
+	misfit  uint64    // run.above of the last one
 	secret  uint64    // from which hashes are made that no engine has
 	origin  time.Time // of block.fresh
 
@@ -95,7 +97,7 @@ func (h *healer) restart() {
 	h.proven.clear()
 	h.gone.clear()
 	h.runs.clear()
-	h.salted, h.misfits = false, 0
+	h.salted, h.misfits, h.misfit = false, 0, 0
 	h.turned = h.clock
 }
 
@@ -223,6 +225,7 @@ func (f *fold) hear(p Prompt) hearing {
 		h.ids = append(h.ids, id)
 		node.parent = id
 	}
+	s.nodes[node.parent].last = true
 	healed := 0
 	for _, v := range h.variants {
 		h.digest(s, v, &p, size, hashed)

@@ -20,7 +20,7 @@ const (
 	runTwins    = 64 // blocks of the same content among which one position is looked for
 	runsKept    = 4 << 10
 	runsPerHear = 16 // runs that one prompt is compared with
-	misfitsMost = 8  // runs found in prompts whose hashes do not fit, after which no chain is taken to be the engine's
+	misfitsMost = 2  // runs that fill prompts to their ends and whose parents' hashes do not fit, after which no chain is taken to be the engine's
 )
 
 // run is an orphan that no present block precedes, and what follows it.
@@ -55,10 +55,11 @@ func (f *fold) evidenceByContent(e *event, p proof) {
 	switch node := &s.nodes[id]; {
 	case h.hashing.hopeless(), node.loose:
 		f.assume(s, node.parent, &r)
-	case !h.hashing.known && h.refutes(s, node.parent):
-		h.misfits++
-		if h.misfits >= misfitsMost {
+	case !h.hashing.known && r.above != h.misfit && s.fills(id, &r, f.learned.blockSize) && h.refutes(s, node.parent):
+		h.misfit = r.above
+		if h.misfits++; h.misfits >= misfitsMost {
 			h.hashing.giveUp()
+			f.assume(s, node.parent, &r)
 		}
 	}
 }
@@ -102,7 +103,7 @@ func (h *healer) find(r *run, size int) (in *shelf, id uint32, ok bool) {
 			continue
 		}
 		twins := 0
-		for n := s.byContent[r.contents[0]]; n != 0; n = s.nodes[n].twin {
+		for n := s.byContent.get(r.contents[0]); n != 0; n = s.nodes[n].twin {
 			if twins++; twins > runTwins {
 				return nil, 0, false
 			}
@@ -129,6 +130,20 @@ func (s *shelf) follow(id uint32, r *run) int {
 		}
 	}
 	return r.n
+}
+
+// fills tells whether a run that stands at a node goes on to the end of a prompt, over twice the tokens that it has at least: then
+// it is hardly met by chance.
+func (s *shelf) fills(id uint32, r *run, size int) bool {
+	n := s.follow(id, r)
+	if n*size < 2*runTokens {
+		return false
+	}
+	key := s.nodes[id].key
+	for i := 1; i < n; i++ {
+		key = blockhash.Chain(key, r.contents[i])
+	}
+	return n == runBlocks || s.nodes[s.byKey.get(key)].last
 }
 
 // refutes tells whether every chain that could be the engine's was computed for a block and, as the caller knows, does not give its hash.

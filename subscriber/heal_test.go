@@ -253,7 +253,7 @@ func TestHealByContent(t *testing.T) {
 			}
 			talks.turn(0, now, true)
 			if !tt.first && tt.adapter == "" { // some that the runs find but the hashes do not
-				for i := 1; i <= misfitsMost; i++ {
+				for i := 1; i < misfitsMost; i++ {
 					talks.turn(i, now, true)
 				}
 			}
@@ -319,7 +319,7 @@ func newTurns(t *testing.T, e *cacheEngine, f *fold, sink *checkedSink, rnd *ran
 func (x *turns) turn(i int, now time.Time, heard bool) (cached, credited int) {
 	x.t.Helper()
 	p := &x.all[i]
-	p.Tokens = append(append([]uint32(nil), p.Tokens...), randomTokens(x.rnd, 40)...)
+	p.Tokens = append(append([]uint32(nil), p.Tokens...), randomTokens(x.rnd, 80)...)
 	if heard {
 		credited = matched(x.sink, x.e, *p)
 		x.sink.begin()

@@ -243,9 +243,13 @@ func (m *mirror) remove(hash uint64, c copyClass, now time.Time) {
 	if id == 0 {
 		return
 	}
+	if !m.keepGhosts {
+		m.removeCopy(id, c)
+		return
+	}
 	b := m.blocks[id]
 	m.removeCopy(id, c)
-	if m.keepGhosts && !b.ambiguous && m.byHash.get(hash) == 0 {
+	if !b.ambiguous && m.byHash.get(hash) == 0 {
 		m.ghosts.add(storeBlock{hash: hash, above: b.above, first: b.first, content: b.content}, now)
 	}
 }

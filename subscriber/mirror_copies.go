@@ -53,7 +53,6 @@ type copySet struct {
 	more    []copyNode // 0 is no node
 	maxMore int        // nodes at most
 	free    uint32
-	coldest Medium // of classes; MediumNone while all are the device's
 }
 
 func newCopySet(maxBlocks int) copySet {
@@ -110,10 +109,19 @@ func (s *copySet) enter(k copyKind, groups *groupSet) (copyClass, bool) {
 	}
 	k.mask = groups.mask(k.group, k.hasGroup)
 	s.classes = append(s.classes, k)
-	if k.medium != MediumDevice {
-		s.coldest = max(s.coldest, k.medium)
-	}
 	return copyClass(len(s.classes) - 1), true
+}
+
+// coldest returns the slowest medium of the classes, MediumNone while all are
+// the device's.
+func (s *copySet) coldest() Medium {
+	coldest := MediumNone
+	for i := range s.classes {
+		if m := s.classes[i].medium; m != MediumDevice {
+			coldest = max(coldest, m)
+		}
+	}
+	return coldest
 }
 
 // has tells whether a block has a copy of a class.

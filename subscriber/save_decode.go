@@ -162,7 +162,7 @@ func (m *mirror) readBlocks(in *savedReader, n int) error {
 	for i := range n {
 		flags := in.byte()
 		var b block
-		b.first, b.ambiguous = flags&saveFirst != 0, flags&saveAmbiguous != 0
+		b.first, b.ambiguous, b.inferred = flags&saveFirst != 0, flags&saveAmbiguous != 0, flags&saveInferred != 0
 		b.hash = in.u64()
 		b.above = last
 		if flags&saveFollows == 0 {
@@ -177,7 +177,7 @@ func (m *mirror) readBlocks(in *savedReader, n int) error {
 		switch {
 		case in.err != nil:
 			return in.err
-		case flags >= saveSame<<1 || i == 0 && flags&saveFollows != 0 || b.copies.none():
+		case flags >= saveInferred<<1 || i == 0 && flags&saveFollows != 0 || b.copies.none():
 			return fmt.Errorf("block %d with bits %#x", i, flags)
 		case m.byHash.get(b.hash) != 0:
 			return fmt.Errorf("block %d: its hash is there twice", i)

@@ -26,7 +26,7 @@ import (
 //
 // and a block, 17 bytes when it follows its parent and has one copy as the block before it:
 //
-//	bits         byte              saveFirst, saveAmbiguous, saveFollows, saveSame
+//	bits         byte              saveFirst, saveAmbiguous, saveFollows, saveSame, saveInferred
 //	hash         uint64            engine hash
 //	above        uint64            of the parent, or the chain's root; left out with saveFollows: the hash of the block before
 //	content      uint64
@@ -42,6 +42,7 @@ const (
 	saveAmbiguous = 1 << 1
 	saveFollows   = 1 << 2
 	saveSame      = 1 << 3
+	saveInferred  = 1 << 4
 
 	classHasGroup = 1 << 0
 	classLapses   = 1 << 1
@@ -152,7 +153,7 @@ func (m *mirror) appendBlocks(s snapshot) (snapshot, int) {
 			}
 			b = make([]byte, 0, saveChunk)
 		}
-		flags := packBits(k.first, k.ambiguous, n > 0 && k.above == last, n > 0 && m.copies.single(&k.copies) && k.copies.class == class)
+		flags := packBits(k.first, k.ambiguous, n > 0 && k.above == last, n > 0 && m.copies.single(&k.copies) && k.copies.class == class, k.inferred)
 		b = append(b, flags)
 		b = binary.LittleEndian.AppendUint64(b, k.hash)
 		if flags&saveFollows == 0 {

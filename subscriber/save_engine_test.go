@@ -80,7 +80,7 @@ type followed struct {
 	stop    func()
 }
 
-func followSimulated(t *testing.T, e *enginesim.Engine, state string) *followed {
+func followSaved(t *testing.T, e *enginesim.Engine, state string) *followed {
 	t.Helper()
 	f := &followed{sink: &setSink{set: map[uint64]bool{}}, log: new(logtest.Buffer), reg: prometheus.NewRegistry()}
 	s, err := New(Options{
@@ -267,8 +267,8 @@ func TestResume(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			e := simulate(t, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
-			always := followSimulated(t, e.e, "")
-			first := followSimulated(t, e.e, dir)
+			always := followSaved(t, e.e, "")
+			first := followSaved(t, e.e, dir)
 			for _, f := range []*followed{always, first} {
 				f.until(t, "connected", func(_ map[uint64]bool, connected bool) bool { return connected })
 			}
@@ -286,7 +286,7 @@ func TestResume(t *testing.T) {
 				t.Fatalf("%v\n%s", err, first.log)
 			}
 			tc.meanwhile(t, e, dir)
-			second := followSimulated(t, e.e, dir)
+			second := followSaved(t, e.e, dir)
 			second.until(t, "connected", func(_ map[uint64]bool, connected bool) bool { return connected })
 			if got := second.counted(t, "kvsteer_subscriber_restores_total"); !cmp.Equal(got, map[string]float64{tc.want: 1}) {
 				t.Errorf("restores %v, want one %s\n%s", got, tc.want, second.log)
@@ -329,7 +329,7 @@ func TestResume(t *testing.T) {
 func TestSavePeriodically(t *testing.T) {
 	dir := t.TempDir()
 	e := simulate(t, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
-	f := followSimulated(t, e.e, dir)
+	f := followSaved(t, e.e, dir)
 	f.until(t, "connected", func(_ map[uint64]bool, connected bool) bool { return connected })
 	e.prompts(4)
 	f.until(t, "blocks", func(set map[uint64]bool, _ bool) bool { return len(set) == 12 })
@@ -369,7 +369,7 @@ func TestSavePeriodically(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.prompts(1)
-	g := followSimulated(t, e.e, dir)
+	g := followSaved(t, e.e, dir)
 	g.until(t, "all blocks", func(set map[uint64]bool, connected bool) bool { return connected && len(set) == 21 })
 	if got := g.counted(t, "kvsteer_subscriber_restores_total"); !cmp.Equal(got, map[string]float64{"resumed": 1}) {
 		t.Errorf("restores %v", got)

@@ -206,8 +206,8 @@ func (s *Subscriber) saved(err error) {
 	k := s.saver
 	k.writing = nil
 	if err != nil {
-		s.series.saveFailed.Inc()
 		s.line(slog.LevelWarn, "the mirror cannot be saved", "file", k.file.path(), "error", err)
+		s.series.saveFailed.Inc()
 		return
 	}
 	k.last = k.next

@@ -77,6 +77,9 @@ func TestSaveModel(t *testing.T) {
 				if d := cmp.Diff(sink.tiers, again.tiers); d != "" {
 					t.Fatalf("seed %d, event %d: announced (-saved +restored):\n%s", seed, n, d)
 				}
+				if d := cmp.Diff(f.mirror.saved(), g.mirror.saved()); d != "" {
+					t.Fatalf("seed %d, event %d: blocks (-saved +restored):\n%s", seed, n, d)
+				}
 				if f.learned != g.learned || f.mirror.present != g.mirror.present {
 					t.Fatalf("seed %d, event %d: %+v and %d blocks, want %+v and %d", seed, n, g.learned, g.mirror.present, f.learned, f.mirror.present)
 				}
@@ -94,6 +97,20 @@ func TestSaveModel(t *testing.T) {
 	if restored < 500 || announced < restored {
 		t.Errorf("%d mirrors restored, %d blocks announced: nothing tested", restored, announced)
 	}
+}
+
+// saved returns all that is saved of the blocks, by engine hash.
+func (m *mirror) saved() map[uint64]string {
+	blocks := map[uint64]string{}
+	for hash, id := range m.byHash.all {
+		b := &m.blocks[id]
+		text := fmt.Sprint(b.above, b.content, b.first, b.ambiguous, b.inferred)
+		for c := range m.copies.classes {
+			text += fmt.Sprint(" ", m.copies.count(&b.copies, copyClass(c)))
+		}
+		blocks[hash] = text
+	}
+	return blocks
 }
 
 // batch draws a batch without folding it.
@@ -119,6 +136,7 @@ func savedSample(t testing.TB) *fold {
 			t.Fatal(err)
 		}
 	}
+	f.mirror.blocks[f.mirror.byHash.get('c')].inferred = true
 	return f
 }
 
@@ -153,6 +171,9 @@ func TestSaveDamage(t *testing.T) {
 	f := newFold(foldOptions{pool: "chat", sink: &nullSink{}, maxBlocks: 64})
 	if head, err := loadInto(f, good); err != nil || head.blocks != 6 {
 		t.Errorf("%+v, %v", head, err)
+	}
+	if d := cmp.Diff(savedSample(t).mirror.saved(), f.mirror.saved()); d != "" {
+		t.Errorf("blocks (-saved +restored):\n%s", d)
 	}
 }
 
@@ -191,7 +212,7 @@ func TestSaveRefused(t *testing.T) {
 		"far more blocks":    {edit(blocks-4, 40), 64, "40 blocks in"},
 		"too many blocks":    {edit(blocks-4, 7), 6, "larger than a mirror may be"},
 		"fewer blocks":       {edit(blocks-4, 5), 64, "after the last block"},
-		"unknown bits":       {edit(blocks, 0x11), 64, "block 0 with bits"},
+		"unknown bits":       {edit(blocks, 0x21), 64, "block 0 with bits"},
 		"no block before":    {append(edit(blocks, saveFirst|saveFollows)[:blocks+9:blocks+9], good[blocks+17:]...), 64, "block 0"},
 		"a hash twice":       {edit(blocks+1, 'b'), 64, "there twice"},
 		"far too long":       {make([]byte, maxSaved(64)), 64, "larger than a mirror may be"},
@@ -238,6 +259,37 @@ func TestSaveLearned(t *testing.T) {
 		}
 		if f.learned != g.learned || f.learned == (learned{}) {
 			t.Errorf("%s: %+v, want %+v", fields.Field(i).Name, g.learned, f.learned)
+		}
+	}
+}
+
+// TestSavedFields wants whoever adds a field to what a mirror knows to decide whether it is saved.
+func TestSavedFields(t *testing.T) {
+	for _, tc := range []struct {
+		of   reflect.Type
+		want []string
+	}{
+		{reflect.TypeFor[block](), []string{
+			"hash", "above", "content", "first", "ambiguous", "inferred", "copies", // saved
+			"parent", "child", "next", "prev", "print", "cold", "rooted", "rootedDev", // worked out
+			"fresh", // left out: it is of copies that end by time
+		}},
+		{reflect.TypeFor[copyKind](), []string{"medium", "name", "group", "hasGroup", "locality", "ownership", "assumed", "lapses", "mask"}},
+		{reflect.TypeFor[mirror](), []string{
+			"blocks", "groups", "copies", // saved
+			"maxBlocks", "maxOrphans", "maxWork", "free", "byHash", "waiting", "present", "rooted", "prints", "cold", "stack", "work", "proofs",
+			"lapses", "ghosts", "keepGhosts", // left out
+		}},
+		{reflect.TypeFor[position](), []string{"seq", "digest", "seen", "complete"}},
+	} {
+		var got []string
+		for i := range tc.of.NumField() {
+			got = append(got, tc.of.Field(i).Name)
+		}
+		slices.Sort(got)
+		slices.Sort(tc.want)
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("fields of %s (-known to save +there):\n%s", tc.of, d)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import "github.com/kvsteer/kvsteer/internal/blockhash"
 type shelf struct {
 	nodes     []shelfNode
 	byKey     table
-	byContent map[uint64]uint32 // first node of that content; the next by shelfNode.twin
-	byHash    table             // under any variant
+	byContent table // some node of that content; the others by shelfNode.twin
+	byHash    table // under any variant
 	// digests holds, by variant and node, the engine's digest; the zero Digest where it was not computed. A variant that
 	// was not tried has none at all.
 	digests [variants][]blockhash.Digest
@@ -21,12 +21,13 @@ type shelfNode struct {
 	parent  uint32 // 0 for a first block
 	twin    uint32 // another node of the same content
 	depth   uint32 // blocks in its chain, itself included
+	last    bool   // of some prompt
 	keyed   bool   // of a prompt with adapter or salt
 	loose   bool   // of a prompt whose hashes cannot be computed for want of the adapter's path
 }
 
 func newShelf() *shelf {
-	return &shelf{nodes: make([]shelfNode, 1, 64), byKey: newTable(), byHash: newTable(), byContent: make(map[uint64]uint32)}
+	return &shelf{nodes: make([]shelfNode, 1, 64), byKey: newTable(), byContent: newTable(), byHash: newTable()}
 }
 
 func (s *shelf) len() int { return len(s.nodes) - 1 }
@@ -37,10 +38,14 @@ func (s *shelf) add(n shelfNode) uint32 {
 		return id
 	}
 	id := uint32(len(s.nodes))
-	n.twin, n.depth = s.byContent[n.content], s.nodes[n.parent].depth+1
+	n.depth = s.nodes[n.parent].depth + 1
+	if twin := s.byContent.get(n.content); twin != 0 {
+		n.twin, s.nodes[twin].twin = s.nodes[twin].twin, id
+	} else {
+		s.byContent.put(n.content, id)
+	}
 	s.nodes = append(s.nodes, n)
 	s.byKey.put(n.key, id)
-	s.byContent[n.content] = id
 	return id
 }
 

@@ -72,7 +72,7 @@ func TestOffer(t *testing.T) {
 					t.Fatalf("step %d: due %v", i, due)
 				}
 				if due {
-					if answered := o.told(now, s.ranks, s.err); answered != (s.err != refused) {
+					if answered := o.told(now, s.ranks, s.err); answered == errors.Is(s.err, refused) {
 						t.Errorf("step %d: answered %v", i, answered)
 					}
 				}

@@ -23,7 +23,12 @@ func restartKeys() []string {
 }
 
 // envoyKeys are the keys that only kvsteer envoy reads. All others are taken over at once.
-func envoyKeys() []string { return []string{"envoy", "pools.fallback"} }
+func envoyKeys() []string {
+	return []string{
+		"envoy.listen", "envoy.admin", "envoy.version", "envoy.body", "envoy.message_timeout", "envoy.all_paths", "envoy.routers", "envoy.router_tls",
+		"envoy.access_log_service", "envoy.decision_header", "pools.fallback",
+	}
+}
 
 // tokenizerKeys are the keys that a tokenizer is made of.
 func tokenizerKeys() []string { return []string{"tokenize", "limits.prompt_tokens"} }

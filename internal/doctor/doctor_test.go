@@ -333,6 +333,43 @@ func TestOtherShapes(t *testing.T) {
 	}
 }
 
+// TestListedShapes holds that other ways to follow the list are no finding: a cluster of somebody else's, a header, a release before 1.40.
+func TestListedShapes(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		damage func(w *world)
+	}{
+		{"as printed", func(*world) {}},
+		{"an older release", func(w *world) { w.replace(envoyAddr+"/server_info", "/1.40.0/", "/1.37.0/") }},
+		{"somebody's cluster", func(w *world) {
+			w.configure("- name: chat", "- name: chat\n  fallback: {cluster: engines}")
+			w.edit(named("kvsteer_pool_chat", func(o map[string]any) { o["name"] = "engines" }))
+			w.edit(named("chat/decided", set("engines", "route", "cluster")))
+			w.replace(envoyAddr+"/clusters", "kvsteer_pool_chat", "engines")
+		}},
+		{"a buffered body", func(w *world) {
+			w.edit(ofType("ExternalProcessor", func(o map[string]any) {
+				set("BUFFERED", "processing_mode", "request_body_mode")(o)
+				set("1s", "message_timeout")(o)
+			}))
+		}},
+		{"a small buffer for retries", func(w *world) { w.edit(named("any_host", set(1000.0, "request_body_buffer_limit"))) }},
+		{"the header beside the list", func(w *world) {
+			w.edit(ofType("OverrideHost", func(o map[string]any) {
+				o["override_host_sources"] = append(o["override_host_sources"].([]any), map[string]any{"header": "x-target-endpoint"})
+			}))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, "envoy-override")
+			tt.damage(w)
+			if r := w.run(); len(r.Findings) > 0 {
+				t.Errorf("%+v", r.Findings)
+			}
+		})
+	}
+}
+
 // TestRankHeader holds that an Envoy which was not printed for pin_rank is found: it would let clients choose ranks, and the router not.
 func TestRankHeader(t *testing.T) {
 	w := newWorld(t, "envoy-1.40.0")

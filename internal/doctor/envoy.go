@@ -86,10 +86,10 @@ func (f *facts) examineEnvoy(c *collector) {
 		}
 		return
 	}
-	var fallbacks []string
+	var fallbacks, followers []string
 	for _, s := range sites {
 		s.examine(c)
-		fallbacks = append(fallbacks, s.fallbacks...)
+		fallbacks, followers = append(fallbacks, s.fallbacks...), append(followers, s.followers...)
 	}
-	f.examineHosts(c, fallbacks)
+	f.examineHosts(c, fallbacks, followers)
 }

@@ -78,13 +78,26 @@ func (p processor) with(overrides tree) processor {
 	return p
 }
 
-// routerHeaders are the headers that the router sets.
-func (f *facts) routerHeaders() []string {
-	hs := []string{envoy.HeaderTarget, envoy.HeaderSecond}
-	if slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.PinRank }) {
-		hs = append(hs, envoy.HeaderRank)
+// vocabulary is that of the router's replies.
+func (f *facts) vocabulary() envoy.Headers { return envoy.Headers(f.cfg.Headers) }
+
+// targetHeaders are the headers that the router sets, the first choice's first.
+func (f *facts) targetHeaders() []string { return f.vocabulary().Targets() }
+
+// rankedAt is where the router puts its list of endpoints into metadata.
+func (f *facts) rankedAt() (namespace, key string) {
+	if f.vocabulary() == envoy.HeadersGAIE {
+		return envoy.GatewayNamespace, envoy.GatewayEndpoint
 	}
-	return hs
+	return envoy.MetadataNamespace, envoy.KeyRanked
+}
+
+// rankHeader is the header of the data-parallel rank where the router sets it, else nothing.
+func (f *facts) rankHeader() []string {
+	if slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.PinRank }) {
+		return []string{envoy.HeaderRank}
+	}
+	return nil
 }
 
 // removed reports whether the manager takes a header from what clients send, before any route is chosen.
@@ -148,8 +161,21 @@ func (p processor) allows(header string) bool {
 // defaultMessageTimeout is Envoy's own.
 const defaultMessageTimeout = 200 * time.Millisecond
 
-// examineFilter judges the settings of the filter for one route, or of the filter itself.
-func (s *site) examineFilter(c *collector, p processor) {
+// Body modes that the router routes in.
+const (
+	buffered   = "BUFFERED"
+	fullDuplex = "FULL_DUPLEX_STREAMED"
+)
+
+func (p processor) bodyMode() string { return p.config.text("processing_mode", "request_body_mode") }
+
+// receives reports whether the filter takes the router's metadata of a namespace.
+func (p processor) receives(namespace string) bool {
+	return slices.ContainsFunc(p.config.list("metadata_options", "receiving_namespaces", "untyped"), func(t tree) bool { return t.v == namespace })
+}
+
+// examineFilter judges the settings of the filter for routes that follow the choice in one of two ways: from headers, or from the list in metadata.
+func (s *site) examineFilter(c *collector, p processor, byHeader, byList bool) {
 	if !p.config.flag("failure_mode_allow") {
 		c.found(FailClosed, s.subject(), "failure_mode_allow is false")
 	}
@@ -157,11 +183,11 @@ func (s *site) examineFilter(c *collector, p processor) {
 	if !ok {
 		timeout = defaultMessageTimeout
 	}
-	if budget := s.facts.cfg.Budget.Std(); timeout <= budget {
+	if budget := s.facts.cfg.Budget.Std(); timeout <= budget && p.bodyMode() != fullDuplex {
 		c.found(TimeoutShort, s.subject(), "message_timeout is %s, and the router's budget is %s", timeout, budget)
 	}
 	mode := p.config.at("processing_mode")
-	if m := mode.text("request_body_mode"); m != "BUFFERED" {
+	if m := p.bodyMode(); m != buffered && m != fullDuplex {
 		if m == "" {
 			m = "NONE"
 		}
@@ -170,12 +196,19 @@ func (s *site) examineFilter(c *collector, p processor) {
 	if mode.text("request_header_mode") == "SKIP" {
 		c.found(BodyNotBuffered, s.subject(), "request_header_mode is SKIP")
 	}
-	for _, h := range s.facts.routerHeaders() {
+	wanted := s.facts.rankHeader()
+	if byHeader {
+		wanted = append(s.facts.targetHeaders(), wanted...)
+	}
+	for _, h := range wanted {
 		if !p.allows(h) {
 			c.found(MutationRefused, s.subject(), "the router may not set %s", h)
 		}
 	}
-	if !slices.ContainsFunc(p.config.list("metadata_options", "receiving_namespaces", "untyped"), func(t tree) bool { return t.v == envoy.MetadataNamespace }) {
+	if !p.receives(envoy.MetadataNamespace) {
 		c.found(MetadataDropped, s.subject(), "the namespace %s is not received", envoy.MetadataNamespace)
+	}
+	if namespace, _ := s.facts.rankedAt(); byList && namespace != envoy.MetadataNamespace && !p.receives(namespace) {
+		c.found(MetadataDropped, s.subject(), "the namespace %s is not received", namespace)
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 )
 
-// examineHosts compares the endpoints of the configuration with the hosts of Envoy's fallback clusters.
-func (f *facts) examineHosts(c *collector, clusters []string) {
+// examineHosts compares the endpoints of the configuration with the hosts of Envoy's fallback clusters. Of those some may follow the choice
+// themselves, and can do so only for hosts that they hold.
+func (f *facts) examineHosts(c *collector, clusters, followers []string) {
 	inEnvoy := map[string]bool{}
 	compared := 0
 	slices.Sort(clusters)
@@ -42,8 +43,13 @@ func (f *facts) examineHosts(c *collector, clusters []string) {
 		return
 	}
 	for _, e := range f.engines {
-		if !inEnvoy[e.endpoint.Address] && e.pool.Fallback.To != "none" && e.pool.Fallback.Cluster == "" {
+		own := e.pool.Fallback.Cluster
+		switch {
+		case inEnvoy[e.endpoint.Address] || e.pool.Fallback.To == "none":
+		case own == "" && !slices.Contains(followers, envoy.PoolCluster(e.pool.Name)):
 			c.found(EndpointNotInEnvoy, e.subject(), "no fallback cluster of Envoy holds it for pool %s: without the router it serves nothing", e.pool.Name)
+		case own == "" || slices.Contains(followers, own):
+			c.found(EndpointNotInEnvoy, e.subject(), "no cluster of Envoy that follows the router's list holds it for pool %s: it serves nothing", e.pool.Name)
 		}
 	}
 }
@@ -51,7 +57,7 @@ func (f *facts) examineHosts(c *collector, clusters []string) {
 // printedFor is the pool that kvsteer envoy prints a cluster for; nil for a cluster of somebody else's.
 func (f *facts) printedFor(cluster string) *config.Pool {
 	for i := range f.cfg.Pools {
-		if p := &f.cfg.Pools[i]; cluster == envoy.FallbackCluster(p.Name) {
+		if p := &f.cfg.Pools[i]; cluster == envoy.FallbackCluster(p.Name) || cluster == envoy.PoolCluster(p.Name) {
 			return p
 		}
 	}

@@ -277,7 +277,23 @@ var seeds = []seed{
 	}},
 	{"no body", BodyNotBuffered, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "processing_mode"))) }},
 	{"a streamed body", BodyNotBuffered, nil, "envoy-1.37.0", func(w *world) {
-		w.edit(ofType("ExternalProcessor", set("FULL_DUPLEX_STREAMED", "processing_mode", "request_body_mode")))
+		w.edit(ofType("ExternalProcessor", set("STREAMED", "processing_mode", "request_body_mode")))
+	}},
+	{"a list that is not received", MetadataDropped, nil, "envoy-override", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set(nil, "metadata_options")))
+	}},
+	{"a list that no cluster reads", ChoiceUnused, nil, "envoy-override", func(w *world) {
+		w.edit(ofType("OverrideHost", set([]any{map[string]any{"metadata": map[string]any{"key": "kvsteer", "path": []any{map[string]any{"key": "endpoint"}}}}}, "override_host_sources")))
+	}},
+	{"a list whose end ends the request", NoRetry, nil, "envoy-override", func(w *world) {
+		w.edit(named("chat/decided", set(nil, "route", "retry_policy")))
+	}},
+	{"a follower that keeps connections", IdleTimeout, nil, "envoy-override", func(w *world) {
+		w.edit(named("kvsteer_pool_chat", set(nil, "typed_extension_protocol_options")))
+	}},
+	{"a follower without an endpoint", EndpointNotInEnvoy, []Code{EngineSilent, EndpointNoEvents, EndpointOnlyEnvoy, OtherConfig}, "envoy-override", func(w *world) {
+		w.down["127.0.0.1:9"] = true
+		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "  - address: 127.0.0.1:9\n")
 	}},
 	{"no header with the body", BodyNotBuffered, nil, "", func(w *world) {
 		w.edit(ofType("ExternalProcessor", set("SKIP", "processing_mode", "request_header_mode")))

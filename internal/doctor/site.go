@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/kvsteer/kvsteer/envoy"
 )
 
 // site is one HTTP connection manager whose ext_proc filter leads to the router.
@@ -15,6 +13,7 @@ type site struct {
 	manager   *manager
 	filter    processor
 	fallbacks []string // clusters that serve requests without a decision
+	followers []string // those among them that follow the choice
 }
 
 func (s *site) subject() string { return "envoy listener " + s.manager.name }
@@ -64,7 +63,7 @@ func (f *facts) isRouter(address string) bool {
 
 // examine judges one manager.
 func (s *site) examine(c *collector) {
-	for _, h := range s.facts.routerHeaders() {
+	for _, h := range append(s.facts.targetHeaders(), s.facts.rankHeader()...) {
 		if !s.manager.removed(h) {
 			c.found(HeadersKept, s.subject(), "%s of a client's request is not removed", h)
 		}
@@ -75,17 +74,19 @@ func (s *site) examine(c *collector) {
 	}
 	if s.manager.partly {
 		c.unknown(s.subject(), "routes", "they come from a source that is not in /config_dump")
-		s.examineFilter(c, s.filter)
+		s.examineFilter(c, s.filter, true, false)
 		return
 	}
 	steered := s.steered()
 	if len(steered) == 0 {
-		s.examineFilter(c, s.filter)
+		s.examineFilter(c, s.filter, s.readsHeader(), false)
 		c.found(ChoiceUnused, s.subject(), "%s", s.whyUnused())
 		return
 	}
 	for _, st := range steered {
-		s.examineFilter(c, st.filter)
+		byList := slices.Contains(st.roles, listed)
+		byHeader := st.conditional || slices.ContainsFunc(st.roles, role.readsHeader)
+		s.examineFilter(c, st.filter, byHeader, byList)
 		s.examineRoute(c, st)
 	}
 }
@@ -138,7 +139,8 @@ const (
 	plain    role = iota // nothing: it spreads requests itself
 	first                // it dials the first choice
 	second               // it dials the second choice
-	override             // it takes the first choice, and spreads requests itself without one
+	override             // it takes the first choice from a header, and spreads requests itself without one
+	listed               // it tries the list in metadata, and spreads requests itself without one
 	foreign              // it dials an address from elsewhere
 )
 
@@ -147,8 +149,8 @@ func (s *site) roleOf(cluster string) role {
 	config := s.facts.envoy.dump.clusters[cluster]
 	for _, policy := range config.list("load_balancing_policy", "policies") {
 		for _, source := range typed(policy.at("typed_extension_config", "typed_config")).list("override_host_sources") {
-			if strings.EqualFold(source.text("header"), envoy.HeaderTarget) {
-				return override
+			if r := s.sourceOf(source); r != foreign {
+				return r
 			}
 		}
 	}
@@ -163,11 +165,29 @@ func (s *site) roleOf(cluster string) role {
 			header = s.headerIn(key, path[0].text("key"))
 		}
 	}
-	switch strings.ToLower(header) {
-	case envoy.HeaderTarget:
+	switch slices.Index(s.facts.targetHeaders(), strings.ToLower(header)) {
+	case 0:
 		return first
-	case envoy.HeaderSecond:
+	case 1:
 		return second
+	}
+	return foreign
+}
+
+// sourceOf is the role of a cluster whose override_host policy has a source.
+func (s *site) sourceOf(source tree) role {
+	target := s.facts.targetHeaders()[0]
+	if strings.EqualFold(source.text("header"), target) {
+		return override
+	}
+	namespace, key := s.facts.rankedAt()
+	path := source.list("metadata", "path")
+	switch at := source.text("metadata", "key"); {
+	case len(path) != 1:
+	case at == namespace && path[0].text("key") == key:
+		return listed
+	case strings.EqualFold(s.headerIn(at, path[0].text("key")), target):
+		return override
 	}
 	return foreign
 }
@@ -207,14 +227,14 @@ func (s *site) steered() []steered {
 			continue
 		}
 		for _, cluster := range r.targets() {
-			st := steered{route: r, at: i, filter: filter, conditional: onChoice(r), cluster: cluster, members: s.facts.envoy.dump.members(cluster)}
+			st := steered{route: r, at: i, filter: filter, conditional: s.onChoice(r), cluster: cluster, members: s.facts.envoy.dump.members(cluster)}
 			for _, m := range st.members {
 				st.roles = append(st.roles, s.roleOf(m))
 			}
 			if st.conditional && s.keepsRoute(filter) {
 				continue // it is never taken
 			}
-			if slices.Contains(st.roles, first) || slices.Contains(st.roles, override) {
+			if slices.ContainsFunc(st.roles, role.follows) {
 				all = append(all, st)
 			}
 		}
@@ -222,10 +242,19 @@ func (s *site) steered() []steered {
 	return all
 }
 
+// follows reports whether a cluster of the role is for the first choice.
+func (r role) follows() bool { return r == first || r == override || r == listed }
+
+// readsHeader reports whether a cluster of the role needs the headers that the router sets.
+func (r role) readsHeader() bool { return r == first || r == second || r == override }
+
+// spreads reports whether a cluster of the role serves requests without a choice too.
+func (r role) spreads() bool { return r == plain || r == override || r == listed }
+
 // onChoice reports whether a route is taken only when the first choice is there.
-func onChoice(r *route) bool {
+func (s *site) onChoice(r *route) bool {
 	return slices.ContainsFunc(r.config.list("match", "headers"), func(h tree) bool {
-		return strings.EqualFold(h.text("name"), envoy.HeaderTarget) && !h.flag("invert_match") && h.at("present_match").v != false
+		return strings.EqualFold(h.text("name"), s.facts.targetHeaders()[0]) && !h.flag("invert_match") && h.at("present_match").v != false
 	})
 }
 
@@ -234,14 +263,26 @@ func (s *site) keepsRoute(p processor) bool {
 	return p.config.text("route_cache_action") == "RETAIN" || p.config.flag("disable_clear_route_cache")
 }
 
+// readsHeader reports whether anything of this Envoy looks at the headers that the router sets.
+func (s *site) readsHeader() bool {
+	for name := range s.facts.envoy.dump.clusters {
+		if s.roleOf(name).readsHeader() {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.manager.routes, s.onChoice)
+}
+
 func (s *site) whyUnused() string {
 	if s.keepsRoute(s.filter) {
 		return "the filter keeps the route that was chosen before the router's choice (route_cache_action)"
 	}
 	for name := range s.facts.envoy.dump.clusters {
-		if s.roleOf(name) == first || s.roleOf(name) == override {
+		if s.roleOf(name).follows() {
 			return "no route that the filter runs on leads to cluster " + name
 		}
 	}
-	return "no cluster takes its address from " + envoy.HeaderTarget + ", or from metadata that a filter behind ext_proc fills with it"
+	namespace, key := s.facts.rankedAt()
+	return "no cluster takes its address from " + s.facts.targetHeaders()[0] + ", or from metadata that a filter behind ext_proc fills with it, or the list " +
+		key + " of the namespace " + namespace
 }

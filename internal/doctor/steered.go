@@ -17,7 +17,7 @@ const defaultIdleTimeout = time.Hour
 
 // examineRoute judges one route that follows the choice.
 func (s *site) examineRoute(c *collector, st steered) {
-	spread := slices.Contains(st.roles, plain) || slices.Contains(st.roles, override)
+	spread := slices.ContainsFunc(st.roles, role.spreads)
 	old := olderThan(s.facts.envoy.release, minorComposite)
 	switch {
 	case st.conditional:
@@ -41,15 +41,20 @@ func (s *site) examineRoute(c *collector, st steered) {
 		c.found(NoFallback, s.subject(), "route %s: without a choice cluster %s has nowhere to go", st.route.label, st.cluster)
 	}
 	for i, m := range st.members {
-		if st.roles[i] == plain || st.roles[i] == override {
+		if st.roles[i].spreads() {
 			s.fallbacks = append(s.fallbacks, m)
+		}
+		if st.roles[i] == override || st.roles[i] == listed {
+			s.followers = append(s.followers, m)
 		}
 	}
 	s.examineTimes(c, st)
 	if !s.meantToFail(st.cluster) {
 		s.examineRetry(c, st)
 	}
-	s.examineRoom(c, st)
+	if st.filter.bodyMode() != fullDuplex { // which holds no body: longer ones pass
+		s.examineRoom(c, st)
+	}
 }
 
 // meantToFail reports whether a cluster is the one without a fallback, and kvsteer envoy prints it for this configuration: for pools that
@@ -68,7 +73,7 @@ func (s *site) otherwise(st steered) *route {
 	}
 	var loose *route
 	for _, r := range s.manager.routes[st.at+1:] {
-		if _, on := s.filter.on(r); r.host != st.route.host || !on || onChoice(r) || len(r.targets()) == 0 {
+		if _, on := s.filter.on(r); r.host != st.route.host || !on || s.onChoice(r) || len(r.targets()) == 0 {
 			continue
 		}
 		if path(r) == path(st.route) {
@@ -91,7 +96,7 @@ func (s *site) examineTimes(c *collector, st steered) {
 		c.found(RouteTimeout, s.subject(), "route %s: answers are cut after %s", st.route.label, timeout)
 	}
 	for i, m := range st.members {
-		if st.roles[i] != first && st.roles[i] != second {
+		if st.roles[i] == plain || st.roles[i] == foreign {
 			continue
 		}
 		options := s.facts.envoy.dump.clusters[m].at("typed_extension_protocol_options", protocolOptions, "common_http_protocol_options")

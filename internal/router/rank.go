@@ -82,16 +82,6 @@ func (t *target) missing() bool {
 	return t.pinned && n != 0 && t.ranks[0].number >= int(n)
 }
 
-// rank finds one of the target's ranks by its number; nil when it has no such one.
-func (t *target) rank(number int) *rank {
-	for _, k := range t.ranks {
-		if k.number == number {
-			return k
-		}
-	}
-	return nil
-}
-
 // blockSize is the number of tokens in a block of the target's ranks, 0 while none is known, and −1 when they differ.
 func (t *target) blockSize() int {
 	size := 0

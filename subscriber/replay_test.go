@@ -483,8 +483,7 @@ func TestReplayRandom(t *testing.T) {
 				e.set(func(e *testEngine) { e.deaf, e.silent = false, false })
 				if limited {
 					// Once a block is announced that was stored last, all before it is applied.
-					cache.chains = append(cache.chains, nil)
-					mark := cache.store(len(cache.chains) - 1)
+					mark := storedEvent(nil, 2, []uint32{1 << 20, uint32(round)}, 1<<40+uint64(round))
 					e.publish(false, mark)
 					settled(t, e, sink, mark)
 					continue

@@ -286,11 +286,13 @@ func (t *tracker) drain(asking bool) {
 			return
 		case !ok: // what was heard last did not fit
 			t.forget(CauseGap)
+			t.missed = true
 			continue
+		case t.anchored:
+			t.forget(CauseGap)
+			t.anchor(seq)
+			t.missed = true
 		default:
-			if t.anchored {
-				t.forget(CauseGap)
-			}
 			t.anchor(seq)
 		}
 		t.pending.pop()

@@ -67,6 +67,47 @@ func TestOverrideHostRouterFailures(t *testing.T) {
 	})
 }
 
+// TestPickerSites is the main job in the vocabulary of the endpoint picker protocol, in every layout and both ways to show a body.
+func TestPickerSites(t *testing.T) {
+	for _, way := range []string{"body: buffered, layout: auto", "body: full_duplex, layout: auto", "body: buffered, layout: override_host", "body: full_duplex, layout: override_host"} {
+		t.Run(way, func(t *testing.T) {
+			onBothEnvoys(t, func(t *testing.T, release string) {
+				const conversations, turns = 10, 3
+				site := startSite(t, release, lab.SiteOptions{
+					RouterConfig: "headers: gaie",
+					EnvoyConfig:  fmt.Sprintf("version: %s, %s", release, way),
+					Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
+				})
+				all := converse(t, site, conversations, turns, 4)
+				requireFollowUps(t, site, all, conversations, turns)
+				status, r := diagnose(t, site.Config)
+				requireFindings(t, "as printed", status, r)
+				// Where Envoy says who gave the answer, it was the choice.
+				served := 0.0
+				if release == envoyNewest && strings.HasSuffix(way, "override_host") {
+					served = conversations * turns
+				}
+				eventually(t, "the endpoints that gave the answers", func() bool {
+					return metric(t, site.RouterAdmin+"/metrics", "kvsteer_extproc_served_requests_total", `by="choice"`) == served
+				})
+				if n := metric(t, site.RouterAdmin+"/metrics", "kvsteer_extproc_served_requests_total", `by="another"`); n != 0 {
+					t.Errorf("%v requests were served by another endpoint than the choice", n)
+				}
+				// A dead choice moves on, in the list or to the fallback.
+				site.Engines[0].Kill()
+				client := site.Client()
+				defer client.Close()
+				for i := range 20 {
+					r := client.Chat(t.Context(), lab.ChatRequest{Model: "sim", MaxTokens: 1, Messages: []lab.Message{{Role: "user", Content: fmt.Sprint("Hello ", i)}}})
+					if !r.OK() {
+						t.Errorf("status %d %s, error %v", r.Status, r.Body, r.Err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // duplexSite is a site whose Envoy streams bodies to the router.
 func duplexSite(t *testing.T, release, layout string) *lab.Site {
 	t.Helper()

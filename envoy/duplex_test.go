@@ -192,7 +192,7 @@ func TestServedEndpoint(t *testing.T) {
 		t.Run(string(body), func(t *testing.T) {
 			site := newSite(t)
 			o := site.onePool()
-			o.Headers, o.Body = HeadersGAIE, body
+			o.Headers, o.Body, o.Served = HeadersGAIE, body, true
 			o.Layout, o.Version, o.Listen, o.Admin = LayoutOverride, "1.40.0", "127.0.0.1:0", "127.0.0.1:0"
 			text, err := Render(o)
 			if err != nil {

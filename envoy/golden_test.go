@@ -105,8 +105,8 @@ func goldenCases() []goldenCase {
 		{"full_duplex", whole, Options{Body: BodyFullDuplex, AccessLogService: true, Pools: []Pool{chat}}},
 		{"gaie", whole, Options{Headers: HeadersGAIE, AccessLogService: true, RankHeader: true, Pools: []Pool{chat}}},
 		{"gaie_full_duplex", whole, Options{Headers: HeadersGAIE, Body: BodyFullDuplex, Pools: []Pool{with(chat, Match{Host: "chat.example.com"})}}},
-		{"gaie_1.40", whole, Options{Headers: HeadersGAIE, Version: "1.40.0", Pools: []Pool{chat}}},
-		{"gaie_full_duplex_1.40", whole, Options{Headers: HeadersGAIE, Body: BodyFullDuplex, Version: "1.40.0", Pools: []Pool{chat}}},
+		{"gaie_1.40", whole, Options{Headers: HeadersGAIE, Served: true, Version: "1.40.0", Pools: []Pool{chat}}},
+		{"gaie_full_duplex_1.40", whole, Options{Headers: HeadersGAIE, Served: true, Body: BodyFullDuplex, Version: "1.40.0", Pools: []Pool{chat}}},
 
 		{"filter", filterOnly, Options{AccessLogService: true, StripHeaders: []string{"X-Cache-Salt"}, RankHeader: true, Pools: []Pool{own(chat)}}},
 		{"filter_pools", filterOnly, Options{

@@ -59,6 +59,10 @@ type Options struct {
 	// Headers is the vocabulary of the router's replies, which must be set to the same. Default [HeadersKvsteer].
 	Headers Headers
 
+	// Served has Envoy show the router the headers of answers with the endpoint that gave them, as the endpoint picker protocol wants it. Only the
+	// override_host layout of Envoy 1.40 or newer can say it, so only there it counts, and only with [HeadersGAIE].
+	Served bool
+
 	// MessageTimeout is how long Envoy waits for the router before the request goes to the fallback. It must exceed the router's
 	// own budget. From 10ms to 1m, default 1s. [BodyFullDuplex] has no such limit.
 	MessageTimeout time.Duration

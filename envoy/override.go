@@ -49,10 +49,10 @@ func (b *builder) policies(name string, config proto.Message) *clusterv3.LoadBal
 	}}}
 }
 
-// readsServed reports whether the router learns from the headers of the answer which endpoint gave it: with the endpoint picker protocol, and
-// where no record tells as much. Only the override_host policy says it, in 1.40 but not in 1.37.
+// readsServed reports whether the router learns from the headers of the answer which endpoint gave it. Only the override_host policy says it, in
+// 1.40 but not in 1.37.
 func (b *builder) readsServed() bool {
-	return b.layout == LayoutOverride && b.Headers == HeadersGAIE && !b.AccessLogService && b.atLeast(minorServed)
+	return b.Served && b.layout == LayoutOverride && b.Headers == HeadersGAIE && b.atLeast(minorServed)
 }
 
 // overridden is a cluster of a pool's endpoints that obeys the list.

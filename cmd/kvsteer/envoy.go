@@ -35,7 +35,7 @@ func (c *envoyCmd) Run(out io.Writer) error {
 		render = envoy.RenderFilter
 	}
 	text, err := render(o)
-	if err := errors.Join(plain(err), routerTLS(cfg)); err != nil {
+	if err := errors.Join(plain(err), routerTLS(cfg), pickerList(cfg)); err != nil {
 		return fmt.Errorf("%s cannot become an Envoy configuration:\n%w", c.Config, err)
 	}
 	if err := c.writeSecrets(o); err != nil {
@@ -73,7 +73,15 @@ func checkEnvoy(cfg *config.Config) error {
 			err = o.ValidateFilter()
 		}
 	}
-	return errors.Join(plain(err), routerTLS(cfg))
+	return errors.Join(plain(err), routerTLS(cfg), pickerList(cfg))
+}
+
+// pickerList finds a list of endpoints where the printed clusters dial one address.
+func pickerList(cfg *config.Config) error {
+	if cfg.Headers == "gaie" && cfg.GAIE.List && !lists(cfg) {
+		return errors.New("  gaie.list: want false, or envoy.layout: override_host: the clusters of the other layouts dial one address, not a list")
+	}
+	return nil
 }
 
 // routerTLS finds a listener and an Envoy that would not understand each other.
@@ -97,7 +105,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 		Listen: cfg.Envoy.Listen, Admin: cfg.Envoy.Admin, Version: c.EnvoyVersion,
 		MessageTimeout: cfg.Envoy.MessageTimeout.Std(), MaxBody: cfg.Limits.Body.Bytes(), AllPaths: cfg.Envoy.AllPaths || c.AllPaths,
 		AccessLog: c.AccessLog, Balance: envoy.Balance(c.Balance), Layout: envoy.Layout(cfg.Envoy.Layout), Body: envoy.Body(cfg.Envoy.Body),
-		Headers: envoy.Headers(cfg.Headers),
+		Headers: envoy.Headers(cfg.Headers), Served: cfg.GAIE.Served,
 	}
 	if o.Version == "" {
 		o.Version = cfg.Envoy.Version

@@ -169,12 +169,15 @@ func settings(cfg *config.Config, t *tokenize.Tokenizer, keys map[string]string)
 func limits(cfg *config.Config) extproc.Options {
 	return extproc.Options{
 		MaxBody: cfg.Limits.Body.Bytes(), MaxTotal: cfg.Limits.Bodies.Bytes(), Budget: cfg.Budget.Std(), Notice: cfg.Notice.Std(), Drain: cfg.Drain.Std(),
+		Ranked: lists(cfg) && cfg.Headers == "kvsteer",
 		Gateway: extproc.Gateway{
-			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List, Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
+			On: cfg.Headers != "kvsteer", List: cfg.GAIE.List || lists(cfg), Pass: cfg.GAIE.Unavailable != "error", Shed: cfg.GAIE.ShedBacklog, Leave: !cfg.GAIE.Served,
 		},
-		Ranked: cfg.Envoy.Layout == string(envoy.LayoutOverride),
 	}
 }
+
+// lists reports whether Envoy's clusters try a list of endpoints in turn.
+func lists(cfg *config.Config) bool { return cfg.Envoy.Layout == string(envoy.LayoutOverride) }
 
 // tokenizers make the tokenizer of a configuration. The one before goes on with the calls that are under way.
 type tokenizers struct {

@@ -79,7 +79,7 @@ func (p processor) with(overrides tree) processor {
 }
 
 // vocabulary is that of the router's replies.
-func (f *facts) vocabulary() envoy.Headers { return envoy.HeadersKvsteer }
+func (f *facts) vocabulary() envoy.Headers { return envoy.Headers(f.cfg.Headers) }
 
 // targetHeaders are the headers that the router sets, the first choice's first.
 func (f *facts) targetHeaders() []string { return f.vocabulary().Targets() }

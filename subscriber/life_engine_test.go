@@ -273,9 +273,16 @@ func (e *lifeEngine) store(r *lifeRequest, from, to int, full bool) {
 		name = t.Adapter
 	}
 	e.events = append(e.events, e.withHashes(fields{
-		{"type", "BlockStored"}, {"parent_block_hash", e.parent(t.blocks[from])},
-		{"token_ids", t.Tokens[from*e.size : to*e.size]}, {"block_size", e.size}, {"lora_id", nil}, {"medium", "GPU"}, {"lora_name", name},
-		{"extra_keys", extra}, {"group_idx", 0}, {"kv_cache_spec_kind", "full_attention"},
+		{"type", "BlockStored"},
+		{"parent_block_hash", e.parent(t.blocks[from])},
+		{"token_ids", t.Tokens[from*e.size : to*e.size]},
+		{"block_size", e.size},
+		{"lora_id", nil},
+		{"medium", "GPU"},
+		{"lora_name", name},
+		{"extra_keys", extra},
+		{"group_idx", 0},
+		{"kv_cache_spec_kind", "full_attention"},
 	}, t.blocks[from:to]...))
 }
 

@@ -76,18 +76,21 @@ func newTestEngine(t testing.TB) *testEngine {
 			}
 		})
 	}
-	t.Cleanup(func() {
-		_ = e.events.Close()
-		_ = e.replays.Close()
-		e.cut()
-		e.mu.Lock()
-		for c := range e.askers {
-			_ = c.Close()
-		}
-		e.mu.Unlock()
-		e.wg.Wait()
-	})
+	t.Cleanup(e.close)
 	return e
+}
+
+// close ends both sockets.
+func (e *testEngine) close() {
+	_ = e.events.Close()
+	_ = e.replays.Close()
+	e.cut()
+	e.mu.Lock()
+	for c := range e.askers {
+		_ = c.Close()
+	}
+	e.mu.Unlock()
+	e.wg.Wait()
 }
 
 func (e *testEngine) dial() string   { return "tcp://" + e.events.Addr().String() }

@@ -28,7 +28,11 @@ type tracker struct {
 	live uint64 // newest number heard on the connection
 	// heard says that there is such a number, lively that one came since the last tick.
 	heard, lively bool
-	pending       pending
+	// top is the largest number heard of what seems to be one process. While doubtful, batches up to it may be late ones, which come
+	// after batches that are applied or forgotten: they are of no use to an empty mirror.
+	top      uint64
+	doubtful bool
+	pending  pending
 
 	request request
 	trigger purpose // of the first request of this catching up
@@ -122,7 +126,7 @@ func (t *tracker) restore(p position, now time.Time) {
 
 // connect begins a connection.
 func (t *tracker) connect(now time.Time) {
-	t.heard, t.lively, t.answered = false, false, false
+	t.heard, t.lively, t.answered, t.doubtful = false, false, false, false
 	t.since, t.pause = now, t.pacing.silence
 	switch {
 	case !t.replays:
@@ -165,10 +169,14 @@ func (t *tracker) leave() {
 // message takes a live message.
 func (t *tracker) message(seq uint64, payload []byte) {
 	repeated := t.heard && seq <= t.live
+	if !t.heard || seq > t.top {
+		t.top, t.doubtful = seq, false
+	}
 	t.live, t.heard, t.lively = seq, true, true
 	switch {
 	case repeated:
 		t.restart(seq, payload)
+	case t.doubtful && (t.mode == catching || !t.anchored): // perhaps late; a replay that brings batch top brings it too
 	case t.mode == catching:
 		t.pending.add(seq, payload)
 	case !t.anchored:
@@ -190,21 +198,32 @@ func (t *tracker) garbled() {
 	}
 }
 
-// restart takes a live message whose number goes back: the engine behind the connection counts from a fresh start.
+// lateBatches is how far a number goes back at most when its batch is taken for one that a relay delivers late, or twice. An engine that was restarted
+// behind a relay and had published no more is heard again from batch top + 1 on, unless it has a replay socket.
+const lateBatches = 64
+
+// restart takes a live message whose number goes back: it comes late, or the engine behind the connection counts from a fresh start.
 func (t *tracker) restart(seq uint64, payload []byte) {
+	if t.doubtful = t.top-seq < lateBatches; !t.doubtful {
+		t.top = seq
+	}
 	t.close(replayAbandoned)
 	t.pending.clear()
 	t.unrepaired()
 	t.forget(CauseBackwards)
-	if t.mode == following && (!t.replays || t.shy || seq == 0) {
-		t.anchor(seq)
-		t.take(seq, payload, false)
-		if seq > 0 {
+	if t.mode == following && (!t.replays || t.shy || seq == 0 && !t.doubtful) {
+		if !t.doubtful {
+			t.anchor(seq)
+			t.take(seq, payload, false)
+		}
+		if t.doubtful || seq > 0 {
 			t.askBeside()
 		}
 		return
 	}
-	t.pending.add(seq, payload)
+	if !t.doubtful {
+		t.pending.add(seq, payload)
+	}
 	t.catch(toFill, 0)
 }
 
@@ -306,7 +325,7 @@ func (t *tracker) drain(asking bool) {
 
 // follow ends catching up.
 func (t *tracker) follow() {
-	t.mode = following
+	t.mode, t.doubtful = following, t.doubtful && !t.anchored
 	t.do.quiet(false)
 	t.do.online(true)
 }

@@ -133,11 +133,19 @@ func TestTracker(t *testing.T) {
 			{"live 84 85", "apply 84, apply 85"},
 			{"live 87 88", "repaired false, reset gap, apply 87, apply 88"},
 			{"live 0", "reset backwards, complete true, apply 0"},
-			{"live 0b", "reset backwards, complete false, complete true, apply 0b"},
-			{"live 3:bad 4", "repaired false, reset gap, complete false, bad 3, apply 4"},
+			{"live 0b 1b", "reset backwards, complete false, apply 1b"}, // it may be the same process
+			{"live 3:bad 4", "repaired false, reset gap, bad 3, apply 4"},
 			{"garbled", "reset unreadable"},
 			{"live 2", "apply 2"},
 			{"tick 60", ""},
+		}},
+		{name: "no replay: late batches", plain: true, scenes: []scene{
+			{"connect", "reset disconnect, " + up},
+			{"live 100 103", "apply 100, repaired false, reset gap, apply 103"},
+			{"live 101 102", "reset backwards"}, // after 103 they tell nothing of what the engine holds
+			{"live 104", "apply 104"},
+			{"live 102", "reset backwards"},
+			{"live 40 41", "reset backwards, apply 40, apply 41"}, // too far back to be late
 		}},
 		{name: "no replay: the largest numbers", plain: true, scenes: []scene{
 			{"connect", "reset disconnect, " + up},
@@ -402,7 +410,28 @@ func TestTracker(t *testing.T) {
 			{"end", "ended complete, " + up},
 		}},
 		{name: "restart seen from its first batch", begun: true, scenes: []scene{
-			{"live 0b", "reset backwards, complete false, complete true, apply 0b"},
+			{"live 0b", "reset backwards, complete false, " + catch + ", ask fill 0"}, // it may be late
+			{"live 1b", ""},
+			{"reply 0b 1b", "reset lost, complete true, replayed 0b, replayed 1b"},
+			{"end", "ended complete, " + up},
+			{"live 2b", "apply 2b"},
+		}},
+		{name: "restart seen from its first batch, after many", begun: true, scenes: []scene{
+			{"live 4 5 6", "apply 4, apply 5, apply 6"},
+			{"live 99", catch + ", ask repair 7"},
+			{"fail timeout", "ended timeout, repaired false, reset gap, complete false, apply 99, " + up},
+			{"live 0b", "reset backwards, complete true, apply 0b"},
+		}},
+		{name: "a late batch", begun: true, scenes: []scene{
+			{"live 5 4", catch + ", ask repair 4, ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
+			{"reply 0 1 2 3 4 5", "reset lost, complete true, replayed 0, replayed 1, replayed 2, replayed 3, replayed 4, replayed 5"},
+			{"end", "ended complete, " + up},
+			{"live 6", "apply 6"},
+		}},
+		{name: "a late batch and no answer", begun: true, scenes: []scene{
+			{"live 5 4", catch + ", ask repair 4, ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
+			{"fail timeout", "ended timeout, reset gap, " + up},
+			{"live 6", "apply 6"},
 		}},
 		{name: "restart while catching up", begun: true, scenes: []scene{
 			{"live 9", catch + ", ask repair 3"},

@@ -81,19 +81,19 @@ func exampleOnFreePorts(t *testing.T) string {
 		replace = append(replace, ":"+p, fmt.Sprintf(":%d", free[i]))
 	}
 	folder := t.TempDir()
-	all := ""
+	var all strings.Builder
 	for _, name := range []string{"kvsteer.yaml", "ranks.yaml"} {
 		config, err := os.ReadFile(filepath.Join("../examples/vllm-cpu", name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		all += string(config)
+		all.Write(config)
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(strings.NewReplacer(replace...).Replace(string(config))), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, p := range ports {
-		if !strings.Contains(all, ":"+p) {
+		if !strings.Contains(all.String(), ":"+p) {
 			t.Fatalf("no configuration uses port %s", p)
 		}
 	}

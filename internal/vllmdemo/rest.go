@@ -52,7 +52,7 @@ func (s *site) atRest(ctx context.Context, all []lab.ChatRequest) (Figures, erro
 		one.conversation = i
 		answers = append(answers, one)
 	}
-	return judge(answers, block), nil
+	return judge(answers), nil
 }
 
 // restChecks are of an index that holds exactly what the engines do.

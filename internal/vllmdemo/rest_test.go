@@ -16,7 +16,7 @@ func TestRestChecks(t *testing.T) {
 		"none, but cached":    {[]seen{one(0, 0, "a", 0, 64, 130)}, false, false, true},
 		"a block of unknowns": {[]seen{one(0, 0, "a", 32, 0, 130)}, true, false, true},
 	} {
-		f := judge(tt.all, block)
+		f := judge(tt.all)
 		if got := f.restChecks("p")[0].OK; got != tt.equal {
 			t.Errorf("%s: at rest %v, want %v", name, got, tt.equal)
 		}

@@ -46,7 +46,7 @@ func (s *site) afterBlindRestart(ctx context.Context, out io.Writer, rng *rand.R
 		return f, nil, nil, err
 	}
 	held = heldSoFar(held, again)
-	f = judge(again, block)
+	f = judge(again)
 	rest, err := s.atRest(ctx, lastPrompts(held))
 	if err != nil {
 		return f, nil, nil, err
@@ -58,7 +58,7 @@ func (s *site) afterBlindRestart(ctx context.Context, out io.Writer, rng *rand.R
 	checks := []Check{
 		{Part: part, What: "blocks known before and after the start", Got: fmt.Sprintf("%.0f, %.0f", before, after), Want: "none after", OK: before > 0 && after == 0},
 		predicted(part, "the system prompt after one request", shared, true),
-		most(part, "requests of the first further turn answered", judge(healed, block).Answered, len(held), 100),
+		most(part, "requests of the first further turn answered", judge(healed).Answered, len(held), 100),
 		most(part, "tokens predicted of those cached, one turn later", f.Foretold, f.Cached, 95),
 		f.never(part, "more predicted than cached, by more than a block"),
 		most(part, "tokens predicted of those cached, at rest", rest.Foretold, rest.Cached, 95),
@@ -96,7 +96,7 @@ func (s *site) whileEvicting(ctx context.Context, out io.Writer, rng *rand.Rand,
 		return nil, err
 	}
 	held = heldSoFar(held, healing)
-	f := judge(healing, block)
+	f := judge(healing)
 	rest, err := s.atRest(ctx, lastPrompts(held))
 	if err != nil {
 		return nil, err

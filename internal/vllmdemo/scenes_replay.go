@@ -62,11 +62,11 @@ func (s *site) eachRelay(do func(address string)) {
 // repaired is what the router has counted of replays.
 type repaired struct{ batches, replays, resets float64 }
 
-func (s *site) replayed(ctx context.Context, labels ...string) repaired {
+func (s *site) replayed(ctx context.Context) repaired {
 	return repaired{
-		batches: s.metric(ctx, "kvsteer_subscriber_replayed_batches_total", labels...),
-		replays: s.metric(ctx, "kvsteer_subscriber_replays_total", append(labels, `outcome="complete"`)...),
-		resets:  s.metric(ctx, "kvsteer_subscriber_resets_total", labels...),
+		batches: s.metric(ctx, "kvsteer_subscriber_replayed_batches_total"),
+		replays: s.metric(ctx, "kvsteer_subscriber_replays_total", `outcome="complete"`),
+		resets:  s.metric(ctx, "kvsteer_subscriber_resets_total"),
 	}
 }
 

@@ -33,7 +33,7 @@ type Figures struct {
 }
 
 // judge compares predictions with what engines report. A request that the router did not match was predicted nothing.
-func judge(all []seen, block int) Figures {
+func judge(all []seen) Figures {
 	f := Figures{PerEndpoint: map[string]int{}, Kinds: map[string]int{}, Reasons: map[string]int{}}
 	type place struct{ conversation, turn int }
 	turns := map[place]seen{}

@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := judge(tt.all, 32)
+			got := judge(tt.all)
 			total := 0
 			for _, n := range got.PerEndpoint {
 				total += n

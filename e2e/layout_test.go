@@ -74,7 +74,7 @@ func TestPickerSites(t *testing.T) {
 			onBothEnvoys(t, func(t *testing.T, release string) {
 				const conversations, turns = 10, 3
 				site := startSite(t, release, lab.SiteOptions{
-					RouterConfig: "headers: gaie",
+					RouterConfig: "headers: gaie\ngaie: {served: true}",
 					EnvoyConfig:  fmt.Sprintf("version: %s, %s", release, way),
 					Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
 				})

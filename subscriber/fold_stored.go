@@ -129,7 +129,7 @@ func (f *fold) storedKnown(e *event, rule MediumRule) {
 func (f *fold) enterKnown(s storeBlock, c copyClass, rule MediumRule, first bool) drop {
 	switch {
 	case rule.Lifetime > 0:
-		return f.mirror.addUntil(s, c, f.now.Add(rule.Lifetime))
+		return f.mirror.addUntil(s, c, f.made.Add(rule.Lifetime))
 	case first && rule.Medium == MediumDevice:
 		return f.mirror.addFirst(s, c)
 	}

@@ -69,7 +69,7 @@ func (f *fold) topmost(e *event, p proof) (r run, ok bool) {
 	m := f.mirror
 	var above [runClimb]uint64 // contents, the lowest first
 	n := 0
-	r = run{above: e.parent, proof: p, seen: f.now}
+	r = run{above: e.parent, proof: p, seen: f.made}
 	for id := m.byHash.get(e.parent); id != 0; id = m.blocks[id].parent {
 		b := &m.blocks[id]
 		if n == runClimb || b.first || b.ambiguous {
@@ -217,10 +217,10 @@ func (f *fold) refresh(id uint32) {
 		return
 	}
 	if h.origin.IsZero() {
-		h.origin = f.now
+		h.origin = f.made
 	}
-	stamp := uint16(f.now.Sub(h.origin)/(assumedFor/assumeSteps)) + 1
-	until := f.now.Add(assumedFor)
+	stamp := uint16(f.made.Sub(h.origin)/(assumedFor/assumeSteps)) + 1
+	until := f.made.Add(assumedFor)
 	for range refreshWalk {
 		b := &m.blocks[id]
 		if b.fresh == stamp {

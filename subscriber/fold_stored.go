@@ -210,6 +210,7 @@ func (f *fold) storedBlocks(e *event, rule MediumRule) {
 		}
 		var reason drop
 		if e.hasParent {
+			f.rename(s)
 			reason = m.add(s, class)
 		} else {
 			reason = m.addFirst(s, class)

@@ -305,10 +305,12 @@ func (t *tracker) drain(asking bool) {
 			return
 		case !ok: // what was heard last did not fit
 			t.forget(CauseGap)
+			t.missed = true
 			continue
 		default:
 			if t.anchored {
 				t.forget(CauseGap)
+				t.missed = true
 			}
 			t.anchor(seq)
 		}

@@ -112,6 +112,21 @@ func TestValidate(t *testing.T) {
 		{"header is Envoy's", match(Match{HeaderName: "x-envoy-a", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "x-envoy-"},
 		{"value with a newline", match(Match{HeaderName: "x-pool", HeaderValue: "a\nb"}), []string{"pools[0].match.header.value"}, "control"},
 		{"value is no UTF-8", match(Match{HeaderName: "x-pool", HeaderValue: "\xff"}), []string{"pools[0].match.header.value"}, "control"},
+		{"list of endpoints", Options{Layout: LayoutOverride, Body: BodyFullDuplex, Headers: HeadersGAIE, Version: "1.37.1", Pools: one}, nil, ""},
+		{"layout by release", Options{Layout: LayoutAuto, Version: "1.38", Pools: one}, nil, ""},
+		{"composite of a release that is not known", Options{Layout: LayoutComposite, Pools: one}, nil, ""},
+		{"compat for a new release", Options{Layout: LayoutCompat, Version: "1.41", Pools: one}, nil, ""},
+		{"layout unknown", Options{Layout: "aggregate", Pools: one}, []string{"layout"}, "auto, composite, compat or override_host"},
+		{"composite before 1.40", Options{Layout: LayoutComposite, Version: "1.39.2", Pools: one}, []string{"layout"}, "answers 503"},
+		{"list before 1.37", Options{Layout: LayoutOverride, Version: "1.36", Pools: one}, []string{"version"}, "not tested with override_host"},
+		{"list without a fallback", func() Options {
+			o := pool(func(p *Pool) { p.Fallback = FallbackNone })
+			o.Layout = LayoutOverride
+			return o
+		}(), []string{"pools[0].fallback"}, "always draw an endpoint"},
+		{"body unknown", Options{Body: "streamed", Pools: one}, []string{"body"}, "buffered or full_duplex"},
+		{"vocabulary unknown", Options{Headers: "x", Pools: one}, []string{"headers"}, "kvsteer or gaie"},
+		{"header is a gateway's", match(Match{HeaderName: "X-Gateway-Destination-Endpoint", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "ordinary"},
 		{"headers are removed", Options{StripHeaders: []string{"X-Cache-Salt", "x-tenant"}, RankHeader: true, Pools: one}, nil, ""},
 		{"removed header is empty", Options{StripHeaders: []string{""}, Pools: one}, []string{"strip_headers[0]"}, "ordinary header"},
 		{"removed header is ours", Options{StripHeaders: []string{"X-Target-Endpoint"}, Pools: one}, []string{"strip_headers[0]"}, "ordinary header"},

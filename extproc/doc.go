@@ -35,10 +35,39 @@
 // never survives), clears the route cache, and describes the decision under the metadata namespace kvsteer. Addresses come from the
 // decision alone and are emitted only in the form ip:port.
 //
-// Every other mode passes the request on unrouted and intact, and logs one line: FULL_DUPLEX_STREAMED and GRPC have each body chunk
-// echoed as a StreamedBodyResponse, STREAMED and BUFFERED_PARTIAL have it acknowledged, NONE ends after the headers. The headers reply
-// removes both of our headers. A filter in observability mode reads no replies: its streams are ended without one. A message that does
-// not belong to the conversation is answered by the empty reply of its kind and ends the stream.
+// FULL_DUPLEX_STREAMED is routed too. Envoy wants the whole body back there, sends nothing to an engine before the headers reply, and has no timer:
+//
+//	no body                    ▶ headers eos=true     ◀ headers reply: decision                  nil
+//	body                       ▶ headers eos=false
+//	                           ▶ body …
+//	                           ▶ body eos=true        ◀ headers reply: decision
+//	                                                  ◀ body replies: the body, eos on the last  nil
+//	body with trailers         ▶ headers eos=false
+//	                           ▶ body …
+//	                           ▶ trailers             ◀ headers reply: decision
+//	                                                  ◀ body replies: the body
+//	                                                  ◀ trailers reply: empty                    nil
+//	body of a type that is     ▶ headers eos=false    ◀ headers reply: decision without the body
+//	  not read, too long, or   ▶ body …               ◀ body replies: each part as it comes      nil
+//	  of a Passer's request
+//	body beyond a byte cap,    ▶ headers eos=false
+//	  or not here within       ▶ body …               ◀ headers reply: decision without the body
+//	  BodyWait, or in a drain                         ◀ body replies: what has come
+//	                           ▶ body …               ◀ body replies: each part as it comes      nil
+//
+// No piece is longer than 64 KiB, and the pieces together are the body, whatever the Decider does. Where responses come in this mode as well, they
+// are sent back until their end.
+//
+// Every other mode passes the request on unrouted and intact, and logs one line: GRPC has each message echoed as a StreamedBodyResponse, STREAMED and
+// BUFFERED_PARTIAL have it acknowledged, NONE ends after the headers. The headers reply removes both of our headers. A filter in observability
+// mode reads no replies: its streams are ended without one. A message that does not belong to the conversation is answered by the empty reply of its
+// kind and ends the stream.
+//
+// # Gateways
+//
+// With [Gateway] the decision is told as the endpoint-picker protocol of the Gateway API inference extension has it: the request header
+// x-gateway-destination-endpoint and the same key of the dynamic metadata envoy.lb, in the place of our own headers. The metadata that a request comes
+// with may name the subset to pick from, that of a response who has served it. A request without an endpoint is answered with 503, an overload with 429.
 //
 // No stream ever ends with an error of ours: a failure, a panic included, ends it with nil, so that Envoy goes on in either
 // setting of failure_mode_allow.
@@ -67,7 +96,7 @@
 // # Concurrency
 //
 // One goroutine per stream, and a second one for a body that is large or of undeclared length, so that the wait for it can end: after
-// BodyWait, and in a drain. The Decider is called from many goroutines at once, at most once per stream, with a context that ends with the stream and
+// BodyWait, and in a drain. So it is for the wait for a response. The Decider is called from many goroutines at once, at most once per stream, with a context that ends with the stream and
 // after Budget; the request it is given must not be used after it returns.
 //
 // Health checks answer NOT_SERVING until Options.Ready is closed, while streams are served as ever: whether an Envoy sends any meanwhile is its
@@ -77,6 +106,6 @@
 // goroutines at once, and in the order of one stream's records.
 //
 // Run may be called once at a time. When its ctx ends, health checks answer NOT_SERVING for Notice while everything is still served;
-// then no stream is accepted and the open ones have Drain to end; then streams that wait for a large or undeclared body end with
-// nil; then connections are closed. Run returns when all handlers and goroutines have ended.
+// then no stream is accepted and the open ones have Drain to end; then streams that wait for a response, or for a large or undeclared body, end with
+// nil, or are decided without it and go on where the body must be sent back; then connections are closed. Run returns when all handlers and goroutines have ended.
 package extproc

@@ -66,7 +66,7 @@ func (x *exchange) decideDuplex(req router.Request, c *collected, k kind, start 
 // foresee says by the headers what a decision can be made from; kindBody means that the body is worth waiting for.
 func (x *exchange) foresee(h *extprocv3.HttpHeaders, req router.Request, declared, held int64) kind {
 	switch {
-	case h.GetEndOfStream():
+	case h.GetEndOfStream(), declared == 0: // Envoy holds trailers without a body back until it has the headers reply
 		return kindNoBody
 	case x.passer != nil && x.passer.Passes(req):
 		return kindPassed

@@ -118,6 +118,12 @@ func TestDuplex(t *testing.T) {
 			want:  outcomeRouted, kind: kindBody, seen: &seen{},
 		},
 		{
+			name:  "trailers after a body of length 0",
+			d:     decided(),
+			steps: []step{says(duplexIn(false, "content-length", "0"), told), says(trailersIn(), trailers)},
+			want:  outcomeRouted, kind: kindNoBody, seen: &seen{},
+		},
+		{
 			name:  "window updates between",
 			d:     decided(),
 			steps: []step{says(duplexIn(false)), says(&request{}), says(bodyIn(false, "ab")), says(&request{}), says(bodyIn(true, ""), told, chunk(true, "ab"))},

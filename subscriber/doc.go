@@ -41,13 +41,12 @@
 // latest batches (10,000 by default), on a socket that Replay names:
 //
 //   - at the start those from number 0 on are asked for;
-//   - when a number is missing, those from it on;
-//   - after a lost connection those from the last one applied on. Equal bytes
-//     show that the engine is the same process, since a batch carries the time
-//     it was made: nothing is forgotten then;
-//   - after 2 s of silence the same, for a tail that was lost or a restart that no
-//     number shows, and while the engine stays idle less and less
-//     often, down to every 30 s.
+//   - when a number is missing, after a lost connection, and after 2 s of silence
+//     those from the last one applied on. Equal bytes show that the engine is
+//     the same process as before, since a batch carries the time it was made;
+//     then nothing is forgotten. While the engine stays idle it is asked less and
+//     less often, down to every 30 s. That finds a tail that was lost,
+//     and a restart that no number shows.
 //
 // Live messages wait meanwhile. The Sink hears that the engine is not connected
 // and, at the end, one net change. Engines lose batches in the middle of long

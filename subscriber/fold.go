@@ -199,8 +199,11 @@ func (f *fold) connected(on bool) {
 // history notes whether everything that the engine published is in the mirror or was taken out of it again. The sink is told with what
 // comes next.
 func (f *fold) history(complete bool) {
-	if f.complete = complete; complete {
+	f.complete = complete
+	if complete {
 		f.heal.finish()
+	} else {
+		f.heal.complete = false
 	}
 }
 

@@ -81,12 +81,13 @@ func (e *cacheEngine) run(p Prompt, answer []uint32) (hit int) {
 		return 0 // refused
 	}
 	var used []int
-	for hit = 0; hit < min((prompt-1)/e.size, len(hashes)); hit++ {
+	for hit < min((prompt-1)/e.size, len(hashes)) {
 		slots := e.cached[hashes[hit]]
 		if len(slots) == 0 {
 			break
 		}
 		used = append(used, slots[0])
+		hit++
 	}
 	e.touch(used)
 	e.allocate(p, all.Tokens, hashes, keys, &used, hit, prompt/e.size)

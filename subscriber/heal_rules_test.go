@@ -140,6 +140,12 @@ func TestHealingRules(t *testing.T) {
 			b.witness(b.p)
 		}, matched: 8},
 		{name: "replayed from the first batch", p: plain, do: func(b *bench) { b.f.history(true); b.fold(b.event); b.witness(b.p) }, deaf: true},
+		{name: "replayed, then batches are lost before any was applied", p: plain, do: func(b *bench) {
+			b.f.history(true)
+			b.f.history(false)
+			b.fold(b.event)
+			b.witness(b.p)
+		}, matched: 8},
 		{name: "not connected", p: plain, do: func(b *bench) { b.f.connected(false) }, deaf: true},
 		{name: "a larger block size", p: plain, do: func(b *bench) {
 			b.fold(b.event)

@@ -52,7 +52,7 @@ func TestHealNeverOverCredits(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			healed, announced := 0, 0
-			for seed := range uint64(20) {
+			for seed := range uint64(10) {
 				h, a := playHealing(t, seed, newCacheEngine(chainOf(kind.algorithm, kind.seed), kind.tagged, 4, 0), kind.seed)
 				healed, announced = healed+h, announced+a
 			}

@@ -293,8 +293,11 @@ func TestReplayEndless(t *testing.T) {
 		tr := &tracker{do: c, replays: true, pacing: newPacing(time.Minute), pending: pending{limit: 1}}
 		tr.connect(time.Now())
 		for n := uint64(0); tr.request.open; n++ {
-			tr.reply(n, nil)
-			tr.reply(n+2, nil)
+			if n > 0 {
+				tr.reply(n-1, []byte{1})
+			}
+			tr.reply(n, []byte{1})
+			tr.reply(n+2, []byte{1})
 		}
 		if c.ended[replayHole] != maxAsked || tr.mode != following {
 			t.Errorf("ended %v, mode %v", c.ended, tr.mode)
@@ -483,8 +486,7 @@ func TestReplayRandom(t *testing.T) {
 				e.set(func(e *testEngine) { e.deaf, e.silent = false, false })
 				if limited {
 					// Once a block is announced that was stored last, all before it is applied.
-					cache.chains = append(cache.chains, nil)
-					mark := cache.store(len(cache.chains) - 1)
+					mark := storedEvent(nil, 2, []uint32{1 << 20, uint32(round)}, 1<<40+uint64(round))
 					e.publish(false, mark)
 					settled(t, e, sink, mark)
 					continue

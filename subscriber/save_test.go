@@ -104,11 +104,11 @@ func (m *mirror) saved() map[uint64]string {
 	blocks := map[uint64]string{}
 	for hash, id := range m.byHash.all {
 		b := &m.blocks[id]
-		text := fmt.Sprint(b.above, b.content, b.first, b.ambiguous, b.inferred)
+		text := fmt.Append(nil, b.above, b.content, b.first, b.ambiguous, b.inferred)
 		for c := range m.copies.classes {
-			text += fmt.Sprint(" ", m.copies.count(&b.copies, copyClass(c)))
+			text = fmt.Append(text, " ", m.copies.count(&b.copies, copyClass(c)))
 		}
-		blocks[hash] = text
+		blocks[hash] = string(text)
 	}
 	return blocks
 }

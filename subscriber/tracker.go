@@ -98,6 +98,10 @@ func newPacing(keep time.Duration) pacing {
 // placed says that the mirror has a position that a replay can prove.
 func (t *tracker) placed() bool { return t.replays && t.anchored && t.next > 0 }
 
+// proof returns the number from which to ask for what comes after the mirror: the batch applied last comes with it, to show that it is of
+// the same process. A live connection does not show that: its end can be read after the replies of the next process.
+func (t *tracker) proof() uint64 { return t.next - min(t.next, 1) }
+
 // position returns how far the mirror is. It has been seen only when a replay can prove it.
 func (t *tracker) position() position {
 	if !t.placed() {
@@ -228,7 +232,7 @@ func (t *tracker) gap(seq uint64, payload []byte) {
 	if t.replays && !t.shy {
 		t.gapped = true
 		t.pending.add(seq, payload)
-		t.catch(toRepair, t.next)
+		t.catch(toRepair, t.proof())
 		return
 	}
 	t.do.gap(false)
@@ -307,11 +311,11 @@ func (t *tracker) drain(asking bool) {
 			t.forget(CauseGap)
 			t.missed = true
 			continue
+		case t.anchored:
+			t.forget(CauseGap)
+			t.anchor(seq)
+			t.missed = true
 		default:
-			if t.anchored {
-				t.forget(CauseGap)
-				t.missed = true
-			}
 			t.anchor(seq)
 		}
 		t.pending.pop()
@@ -343,7 +347,7 @@ func (t *tracker) tick(now time.Time) {
 	case !t.retry(now) && t.anchored && !t.request.open && now.Sub(t.since) >= t.pause:
 		t.since = now
 		t.pause = min(2*t.pause, t.pacing.idle)
-		t.ask(toLook, t.next-min(t.next, 1))
+		t.ask(toLook, t.proof())
 	}
 }
 

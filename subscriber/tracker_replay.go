@@ -96,7 +96,7 @@ func (t *tracker) askMore() {
 		t.giveUp(CauseLost)
 		return
 	}
-	t.catch(toRepair, t.next)
+	t.catch(toRepair, t.proof())
 }
 
 // close ends the request, if there is one.
@@ -110,6 +110,9 @@ func (t *tracker) close(o outcome) {
 // reply takes one batch of the replay asked for.
 func (t *tracker) reply(seq uint64, payload []byte) {
 	r := &t.request
+	if !r.open {
+		return
+	}
 	t.spent.batches++
 	t.spent.bytes += len(payload)
 	first := !r.any
@@ -155,8 +158,11 @@ func (t *tracker) opens(seq uint64, payload []byte) bool {
 		t.forget(CauseLost)
 		t.anchor(seq)
 		r.next, r.partial = seq, seq > 0
+	case r.why == toLook && r.from < seq && seq < t.next: // so much has come meanwhile that nothing is lost
+		t.close(replayPartial)
+		return false
 	default:
-		if seq > t.next {
+		if seq > r.from {
 			// Engines keep so many batches (buffer_steps) and begin with the oldest.
 			t.unrepaired()
 			t.forget(CauseLost)
@@ -187,7 +193,7 @@ func (t *tracker) end() {
 		t.close(replayPartial)
 	case r.news:
 		t.close(replayComplete)
-	case r.proves && !r.any && (r.why == toProve || t.answered): // the engine has not come as far
+	case r.proves && !r.any && (r.why != toLook || t.answered): // the engine has not come as far
 		t.startOver(CauseBackwards)
 		return
 	default:
@@ -221,7 +227,7 @@ func (t *tracker) failed(o outcome) {
 	cause := CauseLost
 	switch {
 	case o == replayUnreachable && t.request.any && t.asked < maxAsked: // it was there
-		t.catch(toRepair, t.next)
+		t.catch(toRepair, t.proof())
 		return
 	case !unheard:
 	case t.trigger == toRepair:

@@ -187,17 +187,17 @@ func TestTracker(t *testing.T) {
 		}},
 		{name: "start: a hole is asked again", scenes: []scene{
 			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
-			{"reply 0 1 5", "reset lost, complete true, replayed 0, replayed 1, ended hole, ask repair 2"},
-			{"reply 2 3 9", "replayed 2, replayed 3, ended hole, ask repair 4"},
-			{"reply 4 5", "replayed 4, replayed 5"},
+			{"reply 0 1 5", "reset lost, complete true, replayed 0, replayed 1, ended hole, ask repair 1"},
+			{"reply 1 2 3 9", "replayed 2, replayed 3, ended hole, ask repair 3"},
+			{"reply 3 4 5", "replayed 4, replayed 5"},
 			{"end", "ended complete, " + up},
 		}},
 		{name: "start: slow joiner", scenes: []scene{
 			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
 			{"reply 0", "reset lost, complete true, replayed 0"},
 			{"live 3", ""},
-			{"end", "ended complete, ask repair 1"},
-			{"reply 1 2 3", "replayed 1, replayed 2, replayed 3"},
+			{"end", "ended complete, ask repair 0"},
+			{"reply 0 1 2 3", "replayed 1, replayed 2, replayed 3"},
 			{"end", "ended complete, " + up},
 		}},
 		{name: "start: unreachable, live goes on and it is tried again", scenes: []scene{
@@ -214,13 +214,13 @@ func TestTracker(t *testing.T) {
 			{"reply 1 2", "replayed 1, replayed 2"},
 			{"reply 3 4 5 6 7 8 9 10 11", "replayed 3, replayed 4, replayed 5, replayed 6, replayed 7, replayed 8, replayed 9, replayed 10, replayed 11"},
 			{"end", "ended complete, apply 12, " + up},
-			{"live 14", catch + ", ask repair 13"},
+			{"live 14", catch + ", ask repair 12"},
 		}},
 		{name: "start: cut off in the middle", scenes: []scene{
 			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
 			{"reply 0 1", "reset lost, complete true, replayed 0, replayed 1"},
-			{"fail unreachable", "ended unreachable, ask repair 2"},
-			{"reply 2", "replayed 2"},
+			{"fail unreachable", "ended unreachable, ask repair 1"},
+			{"reply 1 2", "replayed 2"},
 			{"end", "ended complete, " + up},
 		}},
 		{name: "start: silent in the middle", scenes: []scene{
@@ -232,39 +232,48 @@ func TestTracker(t *testing.T) {
 			{"connect", "reset disconnect, " + up + ", ask refill 0"},
 			{"live 11", "apply 11"},
 			{"end", "ended empty"},
-			{"live 13", catch + ", ask repair 12"},
+			{"live 13", catch + ", ask repair 11"},
 		}},
 		{name: "gap is closed", begun: true, scenes: []scene{
-			{"live 6", catch + ", ask repair 4"},
+			{"live 6", catch + ", ask repair 3"},
 			{"live 7", ""},
-			{"reply 4 5 6", "replayed 4, replayed 5, replayed 6"},
+			{"reply 3 4 5 6", "replayed 4, replayed 5, replayed 6"},
 			{"end", "ended complete, apply 7, repaired true, " + up},
 		}},
 		{name: "gap beyond what the engine keeps", begun: true, scenes: []scene{
-			{"live 9", catch + ", ask repair 4"},
+			{"live 9", catch + ", ask repair 3"},
 			{"reply 6 7", "repaired false, reset lost, complete false, replayed 6, replayed 7"},
 			{"reply 8 9", "replayed 8, replayed 9"},
 			{"end", "ended partial, " + up},
 		}},
 		{name: "gap that a replay does not know of", begun: true, scenes: []scene{
-			{"live 5", catch + ", ask repair 4"},
-			{"end", "ended empty, ask repair 4"},
-			{"reply 4", "replayed 4"},
+			{"live 5", catch + ", ask repair 3"},
+			{"reply 3", ""},
+			{"end", "ended empty, ask repair 3"},
+			{"reply 3 4", "replayed 4"},
 			{"end", "ended complete, apply 5, repaired true, " + up},
 		}},
+		{name: "gap, and the replies are another process's", begun: true, scenes: []scene{
+			{"live 5", catch + ", ask repair 3"},
+			{"reply 3b", "ended not_proven, reset backwards, complete false, ask fill 0"},
+		}},
+		{name: "gap, and the replies are those of another process, less far", begun: true, scenes: []scene{
+			{"live 5", catch + ", ask repair 3"},
+			{"end", "ended not_proven, reset backwards, complete false, ask fill 0"},
+		}},
 		{name: "gap, silent replay", begun: true, scenes: []scene{
-			{"live 5 6", catch + ", ask repair 4"},
+			{"live 5 6", catch + ", ask repair 3"},
 			{"fail timeout", "ended timeout, repaired false, reset gap, complete false, apply 5, apply 6, " + up},
 			{"live 8", "repaired false, reset gap, apply 8, ask refill 0"},
 			{"live 10", "repaired false, reset gap, apply 10"},
 		}},
 		{name: "gap, wrong numbers", begun: true, scenes: []scene{
-			{"live 6", catch + ", ask repair 4"},
-			{"reply 3", "ended invalid, repaired false, reset lost, complete false, apply 6, " + up},
+			{"live 6", catch + ", ask repair 3"},
+			{"reply 2", "ended invalid, repaired false, reset lost, complete false, apply 6, " + up},
 		}},
 		{name: "gap, numbers that go back", begun: true, scenes: []scene{
-			{"live 6", catch + ", ask repair 4"},
-			{"reply 4 4", "replayed 4, ended invalid, repaired false, reset lost, complete false, apply 6, " + up},
+			{"live 6", catch + ", ask repair 3"},
+			{"reply 3 4 4", "replayed 4, ended invalid, repaired false, reset lost, complete false, apply 6, " + up},
 		}},
 		{name: "the same process after a lost connection", begun: true, scenes: []scene{
 			{"disconnect", "online false"},
@@ -304,8 +313,8 @@ func TestTracker(t *testing.T) {
 			{"live 8", "apply 8"},
 		}},
 		{name: "connection lost while catching up", begun: true, scenes: []scene{
-			{"live 6", catch + ", ask repair 4"},
-			{"reply 4", "replayed 4"},
+			{"live 6", catch + ", ask repair 3"},
+			{"reply 3 4", "replayed 4"},
 			{"disconnect", "ended abandoned, online false"},
 			{"connect", catch + ", ask prove 4"},
 			{"reply 4 5 6", "replayed 5, replayed 6"},
@@ -356,14 +365,14 @@ func TestTracker(t *testing.T) {
 		}},
 		{name: "silence: a hole in the tail", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
-			{"reply 3 4 6", "replayed 4, ended hole, " + catch + ", ask repair 5"},
-			{"reply 5 6", "replayed 5, replayed 6"},
+			{"reply 3 4 6", "replayed 4, ended hole, " + catch + ", ask repair 4"},
+			{"reply 4 5 6", "replayed 5, replayed 6"},
 			{"end", "ended complete, " + up},
 		}},
 		{name: "silence: a gap ends the look", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
-			{"live 5", catch + ", ended abandoned, ask repair 4"},
-			{"reply 4 5", "replayed 4, replayed 5"},
+			{"live 5", catch + ", ended abandoned, ask repair 3"},
+			{"reply 3 4 5", "replayed 4, replayed 5"},
 			{"end", "ended complete, repaired true, " + up},
 		}},
 		{name: "silence: no answer changes nothing", begun: true, scenes: []scene{
@@ -382,8 +391,13 @@ func TestTracker(t *testing.T) {
 		}},
 		{name: "silence: the last batch is not kept", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
-			{"reply 4 5", "replayed 4, replayed 5"},
-			{"end", "ended complete"},
+			{"reply 4 5", "reset lost, complete false, replayed 4, replayed 5"},
+			{"end", "ended partial"},
+		}},
+		{name: "silence: the last batch is not kept, and live went on", begun: true, scenes: []scene{
+			{"tick 1 2", "ask look 3"},
+			{"live 4 5", "apply 4, apply 5"},
+			{"reply 4", "ended partial"},
 		}},
 		{name: "silence: nor the one after it", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
@@ -420,19 +434,19 @@ func TestTracker(t *testing.T) {
 			{"live 6", "apply 6"},
 		}},
 		{name: "restart while catching up", begun: true, scenes: []scene{
-			{"live 9", catch + ", ask repair 4"},
+			{"live 9", catch + ", ask repair 3"},
 			{"live 2b", "ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
 			{"reply 0b 1b 2b", "reset lost, complete true, replayed 0b, replayed 1b, replayed 2b"},
 			{"end", "ended complete, " + up},
 		}},
 		{name: "unreadable batch in a replay", begun: true, scenes: []scene{
-			{"live 6", catch + ", ask repair 4"},
-			{"reply 4:bad 5 6", "bad 4, complete false, replayed 5, replayed 6"},
+			{"live 6", catch + ", ask repair 3"},
+			{"reply 3 4:bad 5 6", "bad 4, complete false, replayed 5, replayed 6"},
 			{"end", "ended complete, repaired true, " + up},
 		}},
 		{name: "message without a number", begun: true, scenes: []scene{
 			{"garbled", ""},
-			{"live 5", catch + ", ask repair 4"},
+			{"live 5", catch + ", ask repair 3"},
 		}},
 	}
 	for _, tt := range tests {
@@ -470,7 +484,7 @@ func TestTrackerLongReplay(t *testing.T) {
 		s := &tally{counter: counter{ended: map[outcome]int{}}}
 		tr := &tracker{do: s, replays: true, pacing: newPacing(time.Minute), pending: pending{limit: 1 << 20}}
 		tr.connect(time.Now())
-		tr.message(end-1, nil) // what is live meanwhile
+		tr.message(end-1, []byte{1}) // what is live meanwhile
 		gaps := r.GapAfter
 		for request := 0; tr.request.open; request++ {
 			if request > len(r.GapAfter) {
@@ -483,7 +497,7 @@ func TestTrackerLongReplay(t *testing.T) {
 					continue
 				}
 				id := tr.request.id
-				tr.reply(seq, nil)
+				tr.reply(seq, []byte{1})
 				if tr.request.id != id {
 					break
 				}

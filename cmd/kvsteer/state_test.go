@@ -27,11 +27,11 @@ func TestStateDir(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "state")
 	text := func(topic string, engines ...*enginesim.Engine) string {
-		s := fmt.Sprintf("state_dir: %q\npools:\n- name: chat\n  models: [tiny]\n  endpoints:\n", dir)
+		s := fmt.Appendf(nil, "state_dir: %q\npools:\n- name: chat\n  models: [tiny]\n  endpoints:\n", dir)
 		for _, e := range engines {
-			s += fmt.Sprintf("  - {address: %q, events: {dial: \"tcp://%s\", replay: \"tcp://%s\", topic: %q}}\n", e.Addr(), e.EventsAddr(), e.ReplayAddr(), topic)
+			s = fmt.Appendf(s, "  - {address: %q, events: {dial: \"tcp://%s\", replay: \"tcp://%s\", topic: %q}}\n", e.Addr(), e.EventsAddr(), e.ReplayAddr(), topic)
 		}
-		return s
+		return string(s)
 	}
 	saved := func(e *enginesim.Engine) int {
 		files, err := filepath.Glob(filepath.Join(dir, "chat_"+strings.ReplaceAll(e.Addr(), ":", "_")+"_0-*.mirror"))

@@ -60,7 +60,7 @@ func newFleet() *fleet {
 		past: []router.PastDecision{
 			{
 				Time: time.Unix(1_800_000_000, 0).UTC(), Duration: 1500 * time.Microsecond,
-				Decision: router.Decision{ID: "r-2", Pool: "chat", Endpoint: "10.0.0.11:8000", Rung: router.RungExact, Reason: router.ReasonPrefix, Matched: 64, Prompt: 70},
+				Decision: router.Decision{ID: "r-2", Pool: "chat", Endpoint: "10.0.0.11:8000", Pinned: true, Rank: 0, Rung: router.RungExact, Reason: router.ReasonPrefix, Matched: 64, Prompt: 70},
 			},
 			{Decision: router.Decision{ID: "r-1", Rung: router.RungNone, Reason: router.ReasonNoPool}},
 		},
@@ -158,7 +158,7 @@ func TestReads(t *testing.T) {
 		{"GET", "/api/v1/state", 200, `"mode":"on","percent":25`},
 		{"GET", "/api/v1/state", 200, `"address":"[fd00::12]:8000"`},
 		{"GET", "/api/v1/decisions", 200, `{"decisions":[{"time":"2027-01-15T08:00:00Z","id":"r-2","pool":"chat","mode":"on","rung":"exact","reason":"prefix",` +
-			`"endpoint":"10.0.0.11:8000","matched_tokens":64,"prompt_tokens":70,"seconds":0.0015},{`},
+			`"endpoint":"10.0.0.11:8000","rank":0,"matched_tokens":64,"prompt_tokens":70,"seconds":0.0015},{`},
 		{"GET", "/api/v1/decisions?n=1", 200, `"seconds":0.0015}]}`},
 		{"GET", "/api/v1/decisions?n=0", 400, "1 to 1000"},
 		{"GET", "/api/v1/decisions?n=1001", 400, "1 to 1000"},

@@ -24,6 +24,7 @@ type decision struct {
 	Reason   router.Reason `json:"reason"`
 	Endpoint string        `json:"endpoint,omitempty"`
 	Second   string        `json:"second,omitempty"`
+	Rank     *int          `json:"rank,omitempty"` // data-parallel rank, where decisions choose it
 	Matched  int           `json:"matched_tokens"`
 	Prompt   int           `json:"prompt_tokens"` // 0: not known
 	Seconds  float64       `json:"seconds"`       // taken by the decision
@@ -36,6 +37,9 @@ func decisions(all []router.PastDecision) []decision {
 		out[i] = decision{
 			Time: r.Time, ID: d.ID, Pool: d.Pool, Mode: d.Mode, Rung: d.Rung, Reason: d.Reason, Endpoint: d.Endpoint, Second: d.Second,
 			Matched: d.Matched, Prompt: d.Prompt, Seconds: r.Duration.Seconds(),
+		}
+		if d.Pinned {
+			out[i].Rank = &d.Rank
 		}
 	}
 	return out

@@ -36,8 +36,8 @@ type Config struct {
 type GAIE struct {
 	Unavailable string `yaml:"unavailable" default:"error" doc:"A request for which no endpoint can be named: error: it is answered with 503, as the protocol has it. pass: it goes on without one. In mode observe or off it always goes on."`
 	ShedBacklog int    `yaml:"shed_backlog" default:"0" doc:"Prompt tokens waiting at an endpoint; when every endpoint that a request may go to has more, it is answered with 429. 0 = never. Range: 0 to 1000000000."`
-	List        bool   `yaml:"list" default:"false" doc:"Names up to 8 endpoints, by cost, instead of one: for gateways whose cluster tries them in turn (override_host). A cluster of type ORIGINAL_DST needs one."`
-	Served      bool   `yaml:"served" default:"true" doc:"Keeps each stream open until the response headers, in which the gateway tells who serves the request. false: the stream ends with the decision; for gateways that send no response headers here."`
+	List        bool   `yaml:"list" default:"false" doc:"Names up to 8 endpoints, by cost, instead of one: for gateways whose cluster tries them in turn (override_host); on with envoy.layout: override_host. A cluster of type ORIGINAL_DST needs one."`
+	Served      bool   `yaml:"served" default:"false" doc:"Keeps each stream open until the response headers, in which the gateway tells who serves the request; for gateways that send response headers to the router and no access log. A gateway that sends whole responses through the router tells it anyway."`
 }
 
 // Endpoints is the number of endpoints of all pools.

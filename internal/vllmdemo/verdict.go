@@ -24,6 +24,7 @@ type Figures struct {
 	Counted     int            `json:"counted"`   // prompts with as many tokens as the engine counts, of those that were matched
 	Matched     int            `json:"matched"`   // requests whose prompt was matched
 	Obeyed      int            `json:"obeyed"`    // requests answered by the router's first choice
+	Foretold    int            `json:"predicted_tokens"`
 	Prompt      int            `json:"prompt_tokens"`
 	Cached      int            `json:"cached_tokens"`
 	PerEndpoint map[string]int `json:"per_endpoint"`
@@ -32,7 +33,7 @@ type Figures struct {
 }
 
 // judge compares predictions with what engines report. A request that the router did not match was predicted nothing.
-func judge(all []seen, block int) Figures {
+func judge(all []seen) Figures {
 	f := Figures{PerEndpoint: map[string]int{}, Kinds: map[string]int{}, Reasons: map[string]int{}}
 	type place struct{ conversation, turn int }
 	turns := map[place]seen{}
@@ -47,6 +48,7 @@ func judge(all []seen, block int) Figures {
 		f.Answered++
 		f.Prompt += s.reply.PromptTokens
 		f.Cached += s.reply.CachedTokens
+		f.Foretold += int(s.entry.Matched)
 		f.PerEndpoint[s.entry.Upstream]++
 		f.Kinds[s.kind]++
 		f.Reasons[s.entry.Reason]++

@@ -5,7 +5,7 @@
 // TestVLLMDemo and TestVLLMExample start two vLLM 0.32 servers on CPU themselves, as examples/vllm-cpu does; its README has the
 // environment variables that name an installation and a model that are there already.
 //
-//	go test -tags vllm -run '^TestVLLM(Demo|Example)$' -count 1 -v -timeout 60m ./e2e
+//	go test -tags vllm -run '^TestVLLM(Demo|Example)$' -count 1 -v -timeout 90m ./e2e
 //
 // The others need two vLLM servers (or more) that somebody has started, on GPUs or on CPU: with what kvsteer engine-args prints for endpoints
 // that listen, and served under the name tiny. VLLM_SERVER_DEV_MODE=1 in their environment gives them the path that TestVLLMForgets
@@ -44,10 +44,10 @@ func TestVLLMDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The example's own ports: free ones are of the range from which vLLM takes ports for itself.
-	report, _ := runVLLMDemo(t, example, 50, 40*time.Minute, vllmSettings(t)...)
+	report, _ := runVLLMDemo(t, example, 75, 60*time.Minute, vllmSettings(t)...)
 	t.Logf("%+v", report.Traffic)
-	if f := report.Traffic; f.Requests != 200 || f.FollowUps != 150 {
-		t.Errorf("%d requests, %d of them follow-ups; want 200 and 150", f.Requests, f.FollowUps)
+	if f := report.Traffic; f.Requests != 300 || f.FollowUps != 225 {
+		t.Errorf("%d requests, %d of them follow-ups; want 300 and 225", f.Requests, f.FollowUps)
 	}
 }
 

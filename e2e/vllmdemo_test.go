@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,10 @@ func TestVLLMDemoSimulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, text := runVLLMDemo(t, exampleOnFreePorts(t), 12, 10*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
-	for _, want := range []string{"sending 48 requests in 12 conversations", "emptying both", "killing the engine", "checks are ok"} {
+	for _, want := range []string{
+		"sending 48 requests in 12 conversations", "cutting the connections", "without replay", "emptying both", "killing the engine",
+		"data-parallel ranks", "checks are ok",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the output lacks %q", want)
 		}
@@ -32,7 +36,12 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	if f := report.Traffic; f.Requests != 48 || f.FollowUps != 36 || len(f.Kinds) != 4 {
 		t.Errorf("traffic: %+v", f)
 	}
-	if len(report.Checks) < 30 {
+	for name, f := range map[string]vllmdemo.Figures{"cut": report.Cut, "eviction": report.Eviction, "unpinned": report.Unpinned, "pinned": report.Pinned} {
+		if f.Answered != 48 {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if len(report.Checks) < 90 {
 		t.Errorf("only %d checks", len(report.Checks))
 	}
 }
@@ -59,28 +68,36 @@ func TestVLLMExampleSimulated(t *testing.T) {
 	runVLLMExample(t, 5*time.Minute, "KVSTEER="+binaries.kvsteer, "KVSTEER_VLLM_VENV="+home+"/venv", "KVSTEER_VLLM_MODEL="+home+"/model")
 }
 
-// exampleOnFreePorts is the folder of examples/vllm-cpu with other ports in its configuration.
+// exampleOnFreePorts is the folder of examples/vllm-cpu with other ports in its configurations.
 func exampleOnFreePorts(t *testing.T) string {
 	t.Helper()
-	config, err := os.ReadFile("../examples/vllm-cpu/kvsteer.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ports := []string{"18200", "18201", "18202", "18203", "18210", "18211", "18220", "18221"}
-	free, err := lab.FreePorts(len(ports))
+	ports := []string{"18200", "18201", "18202", "18203", "18210", "18211", "18212", "18220", "18221", "19220", "19221", "18222", "19222"}
+	runs := slices.Repeat([]int{1}, len(ports))
+	runs[len(runs)-1], runs[len(runs)-2] = 2, 2 // one for each rank
+	free, err := lab.FreeRuns(runs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var replace []string
 	for i, p := range ports {
-		if !strings.Contains(string(config), ":"+p) {
-			t.Fatalf("kvsteer.yaml does not use port %s", p)
-		}
 		replace = append(replace, ":"+p, fmt.Sprintf(":%d", free[i]))
 	}
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "kvsteer.yaml"), []byte(strings.NewReplacer(replace...).Replace(string(config))), 0o644); err != nil {
-		t.Fatal(err)
+	var all strings.Builder
+	for _, name := range []string{"kvsteer.yaml", "ranks.yaml"} {
+		config, err := os.ReadFile(filepath.Join("../examples/vllm-cpu", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(config)
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(strings.NewReplacer(replace...).Replace(string(config))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range ports {
+		if !strings.Contains(all.String(), ":"+p) {
+			t.Fatalf("no configuration uses port %s", p)
+		}
 	}
 	script, err := filepath.Abs("../examples/vllm-cpu/engine.sh")
 	if err != nil {

@@ -33,9 +33,9 @@ func run(ctx context.Context) error {
 	o := vllmdemo.Options{Out: os.Stdout}
 	flag.StringVar(&o.Kvsteer, "kvsteer", "bin/kvsteer", "kvsteer binary")
 	flag.StringVar(&o.Envoy, "envoy", os.Getenv("ENVOY"), "Envoy binary, 1.37 or newer; default: $ENVOY")
-	flag.StringVar(&o.Example, "example", "examples/vllm-cpu", "folder with kvsteer.yaml and engine.sh")
+	flag.StringVar(&o.Example, "example", "examples/vllm-cpu", "folder with kvsteer.yaml, ranks.yaml and engine.sh")
 	flag.StringVar(&o.JSON, "json", "", "also write the figures to this file")
-	flag.IntVar(&o.Size, "conversations", 50, "conversations of 4 turns; fewer end sooner and show less")
+	flag.IntVar(&o.Size, "conversations", 75, "conversations of 4 turns; fewer end sooner and show less")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))

@@ -62,7 +62,8 @@ func (l *Lab) Close() {
 	l.spawn.close()
 }
 
-func (l *Lab) startRelay(to string) (*Relay, error) {
+// StartRelay returns a relay from a free loopback port to ip:port. It ends with the lab.
+func (l *Lab) StartRelay(to string) (*Relay, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -84,10 +85,10 @@ const (
 
 // FreePorts returns n loopback TCP ports that nothing listened on a moment ago. Another process may take one before its use;
 // whoever starts on it then says so.
-func FreePorts(n int) ([]int, error) { return freeRuns(slices.Repeat([]int{1}, n)) }
+func FreePorts(n int) ([]int, error) { return FreeRuns(slices.Repeat([]int{1}, n)) }
 
-// freeRuns returns the first ports of runs of consecutive free ports, as many in each as lengths say.
-func freeRuns(lengths []int) ([]int, error) {
+// FreeRuns returns the first ports of runs of consecutive free ports, as many in each as lengths say.
+func FreeRuns(lengths []int) ([]int, error) {
 	ports := make([]int, 0, len(lengths))
 	var open []net.Listener
 	defer func() { closeAll(open) }()

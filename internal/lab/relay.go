@@ -18,6 +18,7 @@ type Relay struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // nil once closed
 	hidden chan struct{}         // nil while ends are passed on; closed when they are again
+	broken bool                  // no connection is let through
 }
 
 // newRelay listens on a free loopback port.
@@ -70,6 +71,23 @@ func (r *Relay) Cut() {
 	}
 }
 
+// Break ends all connections and lets none through until Mend.
+func (r *Relay) Break() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = true
+	for c := range r.conns {
+		c.Close()
+	}
+}
+
+// Mend lets connections through again.
+func (r *Relay) Mend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = false
+}
+
 // close ends all connections and returns when nothing of the relay is left.
 func (r *Relay) close() {
 	r.listener.Close()
@@ -83,7 +101,10 @@ func (r *Relay) close() {
 	r.wg.Wait()
 }
 
-var errRelayClosed = errors.New("relay is closed")
+var (
+	errRelayClosed = errors.New("relay is closed")
+	errRelayBroken = errors.New("relay is broken")
+)
 
 func (r *Relay) serve(engine net.Conn) {
 	defer r.forget(engine)
@@ -118,8 +139,11 @@ func (r *Relay) serve(engine net.Conn) {
 func (r *Relay) keep(c net.Conn) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.conns == nil {
+	switch {
+	case r.conns == nil:
 		return errRelayClosed
+	case r.broken:
+		return errRelayBroken
 	}
 	r.conns[c] = struct{}{}
 	return nil

@@ -81,3 +81,59 @@ func TestRelayHidesEnds(t *testing.T) {
 	atRouter.Close()
 	ended(engine)
 }
+
+func TestRelayBreaks(t *testing.T) {
+	router, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer router.Close()
+	r, err := newRelay(router.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	connect := func() net.Conn {
+		t.Helper()
+		engine, err := net.Dial("tcp", r.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { engine.Close() })
+		_ = engine.SetDeadline(time.Now().Add(deadline))
+		return engine
+	}
+	ended := func(c net.Conn) {
+		t.Helper()
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("read %d bytes, %v; want the end", n, err)
+		}
+	}
+	before := connect()
+	atRouter, err := router.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer atRouter.Close()
+	_ = atRouter.SetDeadline(time.Now().Add(deadline))
+	r.Break()
+	ended(before)
+	ended(atRouter)
+	ended(connect())
+	r.Mend()
+	after := connect()
+	_, _ = after.Write([]byte("event"))
+	for { // what was tried meanwhile may have come through to the router and ended
+		c, err := router.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(deadline))
+		got := make([]byte, len("event"))
+		_, err = io.ReadFull(c, got)
+		c.Close()
+		if err == nil {
+			break
+		}
+	}
+}

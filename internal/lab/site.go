@@ -177,7 +177,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 				}
 				fmt.Fprintf(&pools, "    events: {%s}\n", keys)
 				if p.Relay {
-					if e.Relay, err = l.startRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
+					if e.Relay, err = l.StartRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
 						return nil, err
 					}
 					events = "tcp://" + e.Relay.Addr()
@@ -251,7 +251,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 func sitePorts(o SiteOptions) ([]int, error) {
 	runs := o.runs()
 	if o.BasePort == 0 {
-		return freeRuns(runs)
+		return FreeRuns(runs)
 	}
 	if err := CheckPorts(o.BasePort, o.Ports()); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,24 +18,26 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// example is a folder with a configuration at free ports, or at one that is taken.
-func example(t *testing.T, config, admin string) string {
+// example is a folder with configurations at free ports, or at one that is taken.
+func example(t *testing.T, config, ranks, admin string) string {
 	t.Helper()
-	ports, err := lab.FreePorts(6)
+	ports, err := lab.FreeRuns(slices.Repeat([]int{2}, 20))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	text := os.Expand(config, func(name string) string {
-		if name == "admin" && admin != "" {
-			return admin
+	for name, config := range map[string]string{"kvsteer.yaml": config, "ranks.yaml": ranks} {
+		text := os.Expand(config, func(name string) string {
+			if name == "admin" && admin != "" {
+				return admin
+			}
+			p := ports[0]
+			ports = ports[1:]
+			return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}).String()
+		})
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		p := ports[0]
-		ports = ports[1:]
-		return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}).String()
-	})
-	if err := os.WriteFile(filepath.Join(dir, "kvsteer.yaml"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
 	}
 	return dir
 }
@@ -42,7 +45,25 @@ func example(t *testing.T, config, admin string) string {
 const good = `listen: $router
 admin: $admin
 envoy: {listen: "$envoy", admin: "$envoyadmin"}
-pools: [{name: chat, models: [tiny], adapters: [a], endpoints: [{address: "$one"}, {address: "$two"}]}]
+pools:
+- name: chat
+  models: [tiny]
+  adapters: [a]
+  endpoints:
+  - {address: "$one", events: {listen: "tcp://$events", replay: "tcp://$replay"}}
+  - {address: "$two", events: {listen: "tcp://$events", replay: "tcp://$replay"}}
+`
+
+const goodRanks = `listen: $router
+admin: $admin
+envoy: {listen: "$envoy", admin: "$envoyadmin"}
+pools:
+- name: chat
+  models: [tiny]
+  adapters: [a]
+  pin_rank: true
+  endpoints:
+  - {address: "$one", events: {listen: "tcp://$events", replay: "tcp://$replay", ranks: 2}}
 `
 
 // TestRunFails holds that what cannot work is said, and that nothing is left behind.
@@ -63,14 +84,16 @@ func TestRunFails(t *testing.T) {
 		options Options
 		want    string
 	}{
-		"no binary":        {t.Context(), Options{Kvsteer: "/nothing", Envoy: program, Example: example(t, good, "")}, "kvsteer binary"},
+		"no binary":        {t.Context(), Options{Kvsteer: "/nothing", Envoy: program, Example: example(t, good, goodRanks, "")}, "kvsteer binary"},
 		"no configuration": {t.Context(), Options{Kvsteer: program, Envoy: program, Example: t.TempDir()}, "kvsteer.yaml"},
-		"no adapter":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "adapters: [a],", "", 1), "")}, "an adapter"},
-		"socket":           {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "$router", "unix:/tmp/x.sock", 1), "")}, "is not ip:port"},
-		"port taken":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, taken.Addr().String())}, "port is in use"},
-		"router ends":      {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, "")}, "no such configuration"},
+		"no adapter":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "  adapters: [a]\n", "", 1), goodRanks, "")}, "an adapter"},
+		"socket":           {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "$router", "unix:/tmp/x.sock", 1), goodRanks, "")}, "is not ip:port"},
+		"no replay":        {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, `, replay: "tcp://$replay"`, "", 1), goodRanks, "")}, "events.replay"},
+		"one rank":         {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, strings.Replace(strings.Replace(goodRanks, ", ranks: 2", "", 1), "pin_rank: true", "pin_rank: false", 1), "")}, "ranks: 2"},
+		"port taken":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, goodRanks, taken.Addr().String())}, "port is in use"},
+		"router ends":      {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, goodRanks, "")}, "no such configuration"},
 		"too few":          {t.Context(), Options{Size: 11}, "not in the range 12 to 1000"},
-		"cancelled":        {cancelled, Options{Kvsteer: program, Envoy: program, Example: example(t, good, "")}, ""},
+		"cancelled":        {cancelled, Options{Kvsteer: program, Envoy: program, Example: example(t, good, goodRanks, "")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			temp := t.TempDir()

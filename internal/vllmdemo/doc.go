@@ -2,8 +2,11 @@
 // tiny model on CPU, the router and a real Envoy, all with the configuration
 // of one example folder. Chat traffic with salts and a LoRA adapter goes
 // through Envoy; what the router predicted of each request is compared with
-// the cached tokens that the engine reports for it. Then the caches change
-// behind the router's back: they are emptied, an engine is killed, one evicts.
+// the cached tokens that the engine reports for it. Then the router misses
+// events and is started again, with and without replay; the caches change
+// behind its back: they are emptied, an engine is killed, one evicts; and an
+// engine has two data-parallel ranks. When nothing is under way, prompts are
+// asked for again, and predictions must be what the engines report.
 //
 // Run prints its progress and, at the end, a table of checks. It fails when a
 // check does.

@@ -15,9 +15,16 @@ import (
 // Report is what a run showed.
 type Report struct {
 	Traffic  Figures `json:"traffic"`
+	Cut      Figures `json:"cut"`      // while connections were cut
+	Healed   Figures `json:"healed"`   // of one turn of each conversation after the router had started without replay, and had seen one before
 	Eviction Figures `json:"eviction"` // of the traffic with an engine of few blocks
+	Unpinned Figures `json:"unpinned"` // with an engine that chooses among its ranks
+	Pinned   Figures `json:"pinned"`   // with a router that does
+	Seconds  float64 `json:"seconds"`
 	Checks   []Check `json:"checks"`
 }
+
+func (r *Report) add(checks ...Check) { r.Checks = append(r.Checks, checks...) }
 
 // failed lists the checks that are not so.
 func (r Report) failed() []Check {

@@ -61,8 +61,9 @@ func (s *site) afterReset(ctx context.Context, rng *rand.Rand) ([]Check, error) 
 	}, nil
 }
 
-// afterRestart kills the engine that holds a prompt: the others serve it. Then it starts the engine again, with few blocks.
-func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, victim string, flags []string) ([]Check, error) {
+// afterRestart kills the engine that holds a prompt: the others serve it. Then it starts the engine again, with few blocks, as a
+// configuration and flags say.
+func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, path, victim string, flags []string) ([]Check, error) {
 	const part = "restart"
 	messages := prompt(rng, 200)
 	if _, err := s.tell(ctx, victim, messages); err != nil {
@@ -72,12 +73,13 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(out, "  killing the engine at %s and starting it again with few blocks\n", victim)
+	fmt.Fprintf(out, "  killing the engine at %s and starting it again with few blocks and without a replay socket\n", victim)
+	resets := s.metric(ctx, "kvsteer_subscriber_resets_total", label(victim))
 	if err := s.kill(victim); err != nil {
 		return nil, err
 	}
 	if err := s.until(ctx, "the router knows of the end", func() bool {
-		return s.metric(ctx, "kvsteer_subscriber_connected", label(victim)) == 0 && s.metric(ctx, "kvsteer_router_endpoint_blocks", label(victim)) == 0
+		return s.metric(ctx, "kvsteer_subscriber_connected", label(victim)) == 0
 	}); err != nil {
 		return nil, err
 	}
@@ -85,10 +87,11 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.startEngines(ctx, out, []string{victim}, flags...); err != nil {
+	if err := s.startEngines(ctx, out, path, []string{victim}, flags...); err != nil {
 		return nil, err
 	}
 	back := s.metric(ctx, "kvsteer_router_endpoint_blocks", label(victim))
+	resets = s.metric(ctx, "kvsteer_subscriber_resets_total", label(victim)) - resets
 	next := prompt(rng, 200)
 	if _, err := s.tell(ctx, victim, next); err != nil {
 		return nil, err
@@ -108,6 +111,7 @@ func (s *site) afterRestart(ctx context.Context, out io.Writer, rng *rand.Rand, 
 		predicted(part, "a prompt that the engine holds", before, true), at("is sent to", before, true),
 		predicted(part, "the same while it is down", during, false), at("is sent to", during, false),
 		{Part: part, What: "blocks known when it is back", Got: fmt.Sprintf("%.0f", back), Want: "0", OK: back == 0},
+		{Part: part, What: "resets by it", Got: fmt.Sprintf("%.0f", resets), Want: "1", OK: resets == 1},
 		predicted(part, "a prompt that it computed since", after, true), at("is sent to", after, true),
 	}, nil
 }

@@ -3,6 +3,7 @@ package vllmdemo
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ type conversation struct {
 	salt   string
 	system string
 	turns  []turn
+
+	said []lab.Message // before the first of these turns; nil for one that begins with its system prompt
 }
 
 type turn struct {
@@ -55,6 +58,32 @@ func script(seed uint64, n int, model, adapter string) []conversation {
 		out[i] = c
 	}
 	return out
+}
+
+// goOn is one more turn of each conversation, of some 40 tokens and as many more of the answer.
+func goOn(rng *rand.Rand, all []conversation) []conversation {
+	next := make([]conversation, len(all))
+	for i, c := range all {
+		c.turns = []turn{{user: words(rng, 16+rng.IntN(8)), answer: 16}}
+		next[i] = c
+	}
+	return next
+}
+
+// heldSoFar are the conversations of a script as they are after all that was answered of them, without further turns.
+func heldSoFar(script []conversation, all []seen) []conversation {
+	held := slices.Clone(script)
+	last := make([]int, len(script))
+	for i := range held {
+		held[i].turns, last[i] = nil, -1
+	}
+	for _, s := range all {
+		if i := s.conversation; s.reply.OK() && s.turn > last[i] {
+			last[i] = s.turn
+			held[i].said = append(slices.Clone(s.request.Messages), lab.Message{Role: "assistant", Content: s.reply.Text})
+		}
+	}
+	return held
 }
 
 // prompt is one message of its own, of about twice as many tokens as words.

@@ -3,6 +3,7 @@ package vllmdemo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 type seen struct {
 	conversation, turn int
 	kind               string
+	request            lab.ChatRequest
 	reply              lab.Reply
 	entry              lab.LogEntry
 }
@@ -50,14 +52,18 @@ func (s *site) play(ctx context.Context, script []conversation, parallel int, do
 // hold holds one conversation. It ends with the first turn that fails.
 func (s *site) hold(ctx context.Context, c conversation, done func()) []seen {
 	var all []seen
-	messages := []lab.Message{{Role: "system", Content: c.system}}
+	messages := slices.Clone(c.said)
+	if len(messages) == 0 {
+		messages = []lab.Message{{Role: "system", Content: c.system}}
+	}
 	for i, t := range c.turns {
 		if i > 0 && !lab.Wait(ctx, t.think) {
 			break
 		}
 		messages = append(messages, lab.Message{Role: "user", Content: t.user})
-		reply := s.client.Chat(ctx, request(c.model, c.salt, messages, t.answer))
-		all = append(all, seen{turn: i, kind: c.kind, reply: reply})
+		asked := request(c.model, c.salt, slices.Clone(messages), t.answer)
+		reply := s.client.Chat(ctx, asked)
+		all = append(all, seen{turn: i, kind: c.kind, request: asked, reply: reply})
 		done()
 		if !reply.OK() {
 			break
@@ -100,9 +106,13 @@ func (s *site) addEntries(ctx context.Context, all []seen) error {
 	return nil
 }
 
-// ask sends one request through Envoy, and fails unless a whole answer comes.
+// ask sends one plain request through Envoy, and fails unless a whole answer comes.
 func (s *site) ask(ctx context.Context, messages []lab.Message) (seen, error) {
-	one := []seen{{kind: "plain", reply: s.client.Chat(ctx, request(s.model, "", messages, 4))}}
+	return s.askThis(ctx, request(s.model, "", messages, 4))
+}
+
+func (s *site) askThis(ctx context.Context, r lab.ChatRequest) (seen, error) {
+	one := []seen{{request: r, reply: s.client.Chat(ctx, r)}}
 	if !one[0].reply.OK() {
 		return one[0], broken("through Envoy", one[0].reply)
 	}

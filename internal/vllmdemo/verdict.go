@@ -16,14 +16,16 @@ type Figures struct {
 	Requests    int            `json:"requests"`
 	Answered    int            `json:"answered"`
 	FollowUps   int            `json:"follow_ups"`
-	Held        int            `json:"held"`      // follow-ups whose engine reports the turn before cached
-	Followed    int            `json:"followed"`  // follow-ups at an engine that answered a turn before
-	Predicted   int            `json:"predicted"` // requests whose cached tokens are within one block of the prediction
-	Exact       int            `json:"exact"`     // and equal to it
-	Over        int            `json:"over"`      // more than one block less was cached than predicted
-	Counted     int            `json:"counted"`   // prompts with as many tokens as the engine counts, of those that were matched
-	Matched     int            `json:"matched"`   // requests whose prompt was matched
-	Obeyed      int            `json:"obeyed"`    // requests answered by the router's first choice
+	Held        int            `json:"held"`             // follow-ups whose engine reports the turn before cached
+	Followed    int            `json:"followed"`         // follow-ups at an engine that answered a turn before
+	Predicted   int            `json:"predicted"`        // requests whose cached tokens are within one block of the prediction
+	Exact       int            `json:"exact"`            // and equal to it
+	Over        int            `json:"over"`             // matched by blocks, and more than a block less was cached than predicted
+	OverText    int            `json:"over_text"`        // the same of those matched by text, whose prediction is an estimate
+	Counted     int            `json:"counted"`          // prompts with as many tokens as the engine counts, of those that were matched
+	Matched     int            `json:"matched"`          // requests whose prompt was matched
+	Obeyed      int            `json:"obeyed"`           // requests answered by the router's first choice
+	Foretold    int            `json:"predicted_tokens"` // of requests matched by blocks
 	Prompt      int            `json:"prompt_tokens"`
 	Cached      int            `json:"cached_tokens"`
 	PerEndpoint map[string]int `json:"per_endpoint"`
@@ -32,7 +34,7 @@ type Figures struct {
 }
 
 // judge compares predictions with what engines report. A request that the router did not match was predicted nothing.
-func judge(all []seen, block int) Figures {
+func judge(all []seen) Figures {
 	f := Figures{PerEndpoint: map[string]int{}, Kinds: map[string]int{}, Reasons: map[string]int{}}
 	type place struct{ conversation, turn int }
 	turns := map[place]seen{}
@@ -53,8 +55,10 @@ func judge(all []seen, block int) Figures {
 		if s.entry.Upstream == s.entry.Endpoint {
 			f.Obeyed++
 		}
-		if s.entry.Rung == "exact" { // in other rungs prompt tokens are an estimate
+		exact := s.entry.Rung == "exact" // in other rungs prompt tokens are an estimate
+		if exact {
 			f.Matched++
+			f.Foretold += int(s.entry.Matched)
 			if int(s.entry.Prompt) == s.reply.PromptTokens {
 				f.Counted++
 			}
@@ -65,8 +69,10 @@ func judge(all []seen, block int) Figures {
 			f.Predicted++
 		case -block <= over && over <= block:
 			f.Predicted++
-		case over > block:
+		case over > block && exact:
 			f.Over++
+		case over > block:
+			f.OverText++
 		}
 		if s.turn == 0 {
 			continue

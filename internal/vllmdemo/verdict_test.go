@@ -31,6 +31,8 @@ func TestJudge(t *testing.T) {
 	moved.entry.Endpoint = "a"
 	unmatched := one(4, 0, "a", 0, 64, 200)
 	unmatched.entry.Rung, unmatched.entry.Prompt = "load", 190
+	guessed := one(6, 0, "a", 128, 32, 200)
+	guessed.entry.Rung = "approximate"
 	miscounted := one(5, 0, "a", 0, 0, 100)
 	miscounted.entry.Prompt = 101
 	for name, tt := range map[string]struct {
@@ -38,27 +40,28 @@ func TestJudge(t *testing.T) {
 		want Figures
 	}{
 		"nothing": {nil, Figures{}},
-		"exact":   {[]seen{one(0, 0, "a", 96, 96, 130)}, Figures{Requests: 1, Answered: 1, Predicted: 1, Exact: 1, Matched: 1, Counted: 1, Obeyed: 1, Prompt: 130, Cached: 96}},
+		"exact":   {[]seen{one(0, 0, "a", 96, 96, 130)}, Figures{Requests: 1, Answered: 1, Predicted: 1, Exact: 1, Matched: 1, Counted: 1, Obeyed: 1, Foretold: 96, Prompt: 130, Cached: 96}},
 		"a block more": {
 			[]seen{one(0, 0, "a", 96, 128, 130)},
-			Figures{Requests: 1, Answered: 1, Predicted: 1, Matched: 1, Counted: 1, Obeyed: 1, Prompt: 130, Cached: 128},
+			Figures{Requests: 1, Answered: 1, Predicted: 1, Matched: 1, Counted: 1, Obeyed: 1, Foretold: 96, Prompt: 130, Cached: 128},
 		},
-		"two blocks more": {[]seen{one(0, 0, "a", 64, 128, 130)}, Figures{Requests: 1, Answered: 1, Matched: 1, Counted: 1, Obeyed: 1, Prompt: 130, Cached: 128}},
-		"two blocks less": {[]seen{one(0, 0, "a", 128, 64, 130)}, Figures{Requests: 1, Answered: 1, Over: 1, Matched: 1, Counted: 1, Obeyed: 1, Prompt: 130, Cached: 64}},
+		"two blocks more": {[]seen{one(0, 0, "a", 64, 128, 130)}, Figures{Requests: 1, Answered: 1, Matched: 1, Counted: 1, Obeyed: 1, Foretold: 64, Prompt: 130, Cached: 128}},
+		"two blocks less": {[]seen{one(0, 0, "a", 128, 64, 130)}, Figures{Requests: 1, Answered: 1, Over: 1, Matched: 1, Counted: 1, Obeyed: 1, Foretold: 128, Prompt: 130, Cached: 64}},
 		"not answered":    {[]seen{failed}, Figures{Requests: 1}},
 		"not matched":     {[]seen{unmatched}, Figures{Requests: 1, Answered: 1, Obeyed: 1, Prompt: 200, Cached: 64}},
+		"by text":         {[]seen{guessed}, Figures{Requests: 1, Answered: 1, OverText: 1, Obeyed: 1, Prompt: 200, Cached: 32}},
 		"counted wrong":   {[]seen{miscounted}, Figures{Requests: 1, Answered: 1, Predicted: 1, Exact: 1, Matched: 1, Obeyed: 1, Prompt: 100}},
 		"follow-ups": { // held and at a, not held and at b, back at a
 			[]seen{one(1, 0, "a", 0, 0, 100), one(1, 1, "a", 96, 96, 200), one(1, 2, "b", 0, 0, 300), one(1, 3, "a", 256, 256, 400)},
-			Figures{Requests: 4, Answered: 4, FollowUps: 3, Held: 2, Followed: 2, Predicted: 4, Exact: 4, Matched: 4, Counted: 4, Obeyed: 4, Prompt: 1000, Cached: 352},
+			Figures{Requests: 4, Answered: 4, FollowUps: 3, Held: 2, Followed: 2, Predicted: 4, Exact: 4, Matched: 4, Counted: 4, Obeyed: 4, Foretold: 352, Prompt: 1000, Cached: 352},
 		},
 		"elsewhere than chosen": {
 			[]seen{one(2, 0, "a", 0, 0, 100), one(2, 1, "a", 64, 64, 200), moved},
-			Figures{Requests: 3, Answered: 3, FollowUps: 2, Held: 1, Followed: 1, Predicted: 3, Exact: 2, Matched: 3, Counted: 3, Obeyed: 2, Prompt: 600, Cached: 192},
+			Figures{Requests: 3, Answered: 3, FollowUps: 2, Held: 1, Followed: 1, Predicted: 3, Exact: 2, Matched: 3, Counted: 3, Obeyed: 2, Foretold: 224, Prompt: 600, Cached: 192},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := judge(tt.all, 32)
+			got := judge(tt.all)
 			total := 0
 			for _, n := range got.PerEndpoint {
 				total += n

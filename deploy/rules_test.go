@@ -132,8 +132,8 @@ func TestRunbook(t *testing.T) {
 		if !strings.HasPrefix(r.Alert, "Kvsteer") {
 			t.Errorf("%s: the dashboard shows alerts whose names begin with Kvsteer", r.Alert)
 		}
-		if s := r.Labels["severity"]; s != "warning" && s != "critical" {
-			t.Errorf("%s: severity %q is neither warning nor critical", r.Alert, s)
+		if s := r.Labels["severity"]; s != "info" && s != "warning" && s != "critical" {
+			t.Errorf("%s: severity %q is neither info, warning nor critical", r.Alert, s)
 		}
 		for _, name := range []string{"summary", "description"} {
 			if !strings.HasSuffix(r.Annotations[name], ".") {

@@ -53,8 +53,8 @@ func TestDoctor(t *testing.T) {
 		t.Parallel()
 		site := startSite(t, release, lab.SiteOptions{
 			Pools: []lab.PoolOptions{
-				{Name: "chat", Model: "sim", Engines: 2, Args: quick, Match: "{host: chat.test}"},
-				{Name: "other", Model: "sim2", Engines: 1, Args: quick, Match: "{host: other.test}", Dial: true},
+				{Name: "chat", Model: "sim", Engines: 2, Args: quick, Match: "{host: chat.test}", Replay: true},
+				{Name: "other", Model: "sim2", Engines: 1, Args: quick, Match: "{host: other.test}", Dial: true, Replay: true},
 			},
 		})
 		client := site.Client()
@@ -126,7 +126,7 @@ func TestDoctorLayouts(t *testing.T) {
 	} {
 		t.Run(tt.printed+" on "+tt.release, func(t *testing.T) {
 			t.Parallel()
-			site := startSite(t, tt.release, lab.SiteOptions{EnvoyVersion: tt.printed, Pools: []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 1, Args: quick}}})
+			site := startSite(t, tt.release, lab.SiteOptions{EnvoyVersion: tt.printed, Pools: []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 1, Args: quick, Replay: true}}})
 			status, r := diagnose(t, site.Config)
 			requireFindings(t, "as printed", status, r, tt.want...)
 		})

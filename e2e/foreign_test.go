@@ -30,7 +30,7 @@ func foreignOptions(t *testing.T, layout string, args []string) lab.SiteOptions 
 		Foreign: string(text), Replace: map[string]string{"CA_FILE": a.File, "SHOP_PORT": "1"}, Bearer: tenantKey, HTTP2: true, Secure: a,
 		RouterConfig: fmt.Sprintf("engines: {tls: {ca_file: %s, server_name: %s}, http2: true}\nprobe: {interval: 10s}", a.File, lab.EngineName),
 		EnvoyConfig:  "layout: " + layout,
-		Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: args, Relay: true, Config: "fallback: {cluster: engines}"}},
+		Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: args, Relay: true, Replay: true, Config: "fallback: {cluster: engines}"}},
 	}
 }
 

@@ -20,7 +20,7 @@ func TestOverrideHost(t *testing.T) {
 		const conversations, turns = 24, 4
 		site := startSite(t, release, lab.SiteOptions{
 			EnvoyConfig: "layout: override_host",
-			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
+			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Replay: true, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
 		})
 		all := converse(t, site, conversations, turns, 6)
 		requireFollowUps(t, site, all, conversations, turns)
@@ -76,7 +76,7 @@ func TestPickerSites(t *testing.T) {
 				site := startSite(t, release, lab.SiteOptions{
 					RouterConfig: "headers: gaie\ngaie: {served: true}",
 					EnvoyConfig:  fmt.Sprintf("version: %s, %s", release, way),
-					Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
+					Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Replay: true, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
 				})
 				all := converse(t, site, conversations, turns, 4)
 				requireFollowUps(t, site, all, conversations, turns)
@@ -113,7 +113,7 @@ func duplexSite(t *testing.T, release, layout string) *lab.Site {
 	t.Helper()
 	return startSite(t, release, lab.SiteOptions{
 		EnvoyConfig: "body: full_duplex, layout: " + layout,
-		Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
+		Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Replay: true, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
 	})
 }
 

@@ -35,6 +35,23 @@ type testEngine struct {
 	silent  bool                // replays are not answered
 	garbage []byte              // the answer to every request, instead
 	drop    func(i, n int) bool // whether reply i of n is lost
+
+	late []lateBatch // on the way
+}
+
+// fate is what becomes of a batch on its way to the subscribers.
+type fate uint8
+
+const (
+	arrives fate = iota
+	isLost
+	isLate  // comes after some that were published later
+	isTwice // comes, and again later
+)
+
+type lateBatch struct {
+	seq   uint64
+	after int // batches that overtake it
 }
 
 func newTestEngine(t testing.TB) *testEngine {
@@ -59,18 +76,21 @@ func newTestEngine(t testing.TB) *testEngine {
 			}
 		})
 	}
-	t.Cleanup(func() {
-		_ = e.events.Close()
-		_ = e.replays.Close()
-		e.cut()
-		e.mu.Lock()
-		for c := range e.askers {
-			_ = c.Close()
-		}
-		e.mu.Unlock()
-		e.wg.Wait()
-	})
+	t.Cleanup(e.close)
 	return e
+}
+
+// close ends both sockets.
+func (e *testEngine) close() {
+	_ = e.events.Close()
+	_ = e.replays.Close()
+	e.cut()
+	e.mu.Lock()
+	for c := range e.askers {
+		_ = c.Close()
+	}
+	e.mu.Unlock()
+	e.wg.Wait()
 }
 
 func (e *testEngine) dial() string   { return "tcp://" + e.events.Addr().String() }
@@ -185,20 +205,44 @@ func (e *testEngine) replies(from uint64) []byte {
 
 // publish makes events a batch and sends it to the subscribers, unless it is lost on the way.
 func (e *testEngine) publish(lost bool, events ...any) {
+	f := arrives
+	if lost {
+		f = isLost
+	}
+	e.publishTo(f, 0, events...)
+}
+
+// publishTo is publish with any fate; after is how many batches overtake a late one.
+func (e *testEngine) publishTo(f fate, after int, events ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	// The time says which process it is.
 	payload := pack([]any{1_700_000_000.5 + float64(e.process), events, 0})
 	seq := uint64(len(e.batches))
 	e.batches = append(e.batches, payload)
-	if lost {
-		return
+	if f == arrives || f == isTwice {
+		e.send(seq)
 	}
-	for c, subscribed := range e.subscribers {
-		if !subscribed {
+	late := e.late
+	e.late = nil
+	for _, b := range late {
+		if b.after--; b.after > 0 {
+			e.late = append(e.late, b)
 			continue
 		}
-		_, _ = c.Write(live(seq, string(payload)))
+		e.send(b.seq)
+	}
+	if f == isLate || f == isTwice {
+		e.late = append(e.late, lateBatch{seq, after})
+	}
+}
+
+// send sends a batch to the subscribers. The caller holds mu.
+func (e *testEngine) send(seq uint64) {
+	for c, subscribed := range e.subscribers {
+		if subscribed {
+			_, _ = c.Write(live(seq, string(e.batches[seq])))
+		}
 	}
 }
 
@@ -210,11 +254,12 @@ func (e *testEngine) cut() {
 		_ = c.Close()
 		delete(e.subscribers, c)
 	}
+	e.late = nil
 }
 
 // restart begins another process, which holds nothing.
 func (e *testEngine) restart() {
-	e.set(func(e *testEngine) { e.batches, e.process = nil, e.process+1 })
+	e.set(func(e *testEngine) { e.batches, e.late, e.process = nil, nil, e.process+1 })
 	e.cut()
 }
 

@@ -362,8 +362,15 @@ func TestSavedName(t *testing.T) {
 		pool, endpoint string
 		rank           int
 	}{
-		{"chat", "127.0.0.1:8000", 0}, {"chat", "127.0.0.1:8000", 1}, {"chat", "[::1]:8000", 0}, {"chat_127.0.0.1", "8000", 0},
-		{"../../etc", "x/y", 0}, {"..", "", 0}, {"", "", 0}, {strings.Repeat("a", 1000), "b", 0}, {"münchen", "b\x00c\n", 0},
+		{"chat", "127.0.0.1:8000", 0},
+		{"chat", "127.0.0.1:8000", 1},
+		{"chat", "[::1]:8000", 0},
+		{"chat_127.0.0.1", "8000", 0},
+		{"../../etc", "x/y", 0},
+		{"..", "", 0},
+		{"", "", 0},
+		{strings.Repeat("a", 1000), "b", 0},
+		{"münchen", "b\x00c\n", 0},
 	} {
 		name := savedName(tc.pool, tc.endpoint, tc.rank)
 		if seen[name] || filepath.Base(name) != name || strings.HasPrefix(name, ".") || len(name) > 120 || strings.ContainsFunc(name, func(r rune) bool { return r > '~' || r <= ' ' }) {

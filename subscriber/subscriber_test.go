@@ -129,7 +129,7 @@ func TestSequenceResets(t *testing.T) {
 		{"joined late", concat(live(84, "a"), live(85, "b")), []string{"a", "b"}},
 		{"gap", concat(live(0, "a"), live(2, "c")), []string{"a", "reset gap", "c"}},
 		{"restart", concat(live(84, "a"), live(0, "b")), []string{"a", "reset backwards", "b"}},
-		{"repeated", concat(live(4, "a"), live(4, "b")), []string{"a", "reset backwards", "b"}},
+		{"repeated", concat(live(4, "a"), live(4, "b"), live(5, "c")), []string{"a", "reset backwards", "c"}},
 		{"two gaps", concat(live(0, "a"), live(2, "c"), live(4, "d")), []string{"a", "reset gap", "c", "reset gap", "d"}},
 		{"two unreadable batches", concat(live(0, "bad"), live(1, "bad")), []string{"unreadable", "reset unreadable", "unreadable", "reset unreadable"}},
 		{"unreadable batch", concat(live(0, "a"), live(1, "bad"), live(2, "c")), []string{"a", "unreadable", "reset unreadable", "c"}},

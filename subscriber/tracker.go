@@ -20,6 +20,7 @@ type tracker struct {
 	// The mirror is what the engine held before the batch next; anchored says that there is such a number.
 	next     uint64
 	anchored bool
+	start    uint64   // the batch from which on the mirror has all
 	complete bool     // the mirror has followed from batch 0
 	last     []byte   // payload of the batch before next, nil when digest has its digest
 	digest   [16]byte // of the batch before next
@@ -28,7 +29,11 @@ type tracker struct {
 	live uint64 // newest number heard on the connection
 	// heard says that there is such a number, lively that one came since the last tick.
 	heard, lively bool
-	pending       pending
+	// top is the largest number heard of what seems to be one process. While doubtful, batches up to it may be late ones, which come
+	// after batches that are applied or forgotten: they are of no use to an empty mirror.
+	top      uint64
+	doubtful bool
+	pending  pending
 
 	request request
 	trigger purpose // of the first request of this catching up
@@ -115,14 +120,14 @@ func (t *tracker) restore(p position, now time.Time) {
 		return
 	}
 	t.do.quiet(true)
-	t.next, t.anchored, t.digest, t.last = p.seq+1, true, p.digest, nil
+	t.next, t.start, t.anchored, t.digest, t.last = p.seq+1, p.seq+1, true, p.digest, nil
 	t.since = now
 	t.setComplete(p.complete)
 }
 
 // connect begins a connection.
 func (t *tracker) connect(now time.Time) {
-	t.heard, t.lively, t.answered = false, false, false
+	t.heard, t.lively, t.answered, t.doubtful = false, false, false, false
 	t.since, t.pause = now, t.pacing.silence
 	switch {
 	case !t.replays:
@@ -165,10 +170,14 @@ func (t *tracker) leave() {
 // message takes a live message.
 func (t *tracker) message(seq uint64, payload []byte) {
 	repeated := t.heard && seq <= t.live
+	if !t.heard || seq > t.top {
+		t.top, t.doubtful = seq, false
+	}
 	t.live, t.heard, t.lively = seq, true, true
 	switch {
 	case repeated:
 		t.restart(seq, payload)
+	case t.doubtful && (t.mode == catching || !t.anchored): // perhaps late; a replay that brings batch top brings it too
 	case t.mode == catching:
 		t.pending.add(seq, payload)
 	case !t.anchored:
@@ -190,21 +199,32 @@ func (t *tracker) garbled() {
 	}
 }
 
-// restart takes a live message whose number goes back: the engine behind the connection counts from a fresh start.
+// lateBatches is how far a number goes back at most when its batch is taken for one that a relay delivers late, or twice. An engine that was restarted
+// behind a relay and had published no more is heard again from batch top + 1 on, unless it has a replay socket.
+const lateBatches = 64
+
+// restart takes a live message whose number goes back: it comes late, or the engine behind the connection counts from a fresh start.
 func (t *tracker) restart(seq uint64, payload []byte) {
+	if t.doubtful = t.top-seq < lateBatches; !t.doubtful {
+		t.top = seq
+	}
 	t.close(replayAbandoned)
 	t.pending.clear()
 	t.unrepaired()
 	t.forget(CauseBackwards)
-	if t.mode == following && (!t.replays || t.shy || seq == 0) {
-		t.anchor(seq)
-		t.take(seq, payload, false)
-		if seq > 0 {
+	if t.mode == following && (!t.replays || t.shy || seq == 0 && !t.doubtful) {
+		if !t.doubtful {
+			t.anchor(seq)
+			t.take(seq, payload, false)
+		}
+		if t.doubtful || seq > 0 {
 			t.askBeside()
 		}
 		return
 	}
-	t.pending.add(seq, payload)
+	if !t.doubtful {
+		t.pending.add(seq, payload)
+	}
 	t.catch(toFill, 0)
 }
 
@@ -230,13 +250,14 @@ func (t *tracker) take(seq uint64, payload []byte, replayed bool) {
 		t.last = payload
 	}
 	if !t.do.apply(seq, payload, replayed) {
+		t.start = t.next
 		t.setComplete(false)
 	}
 }
 
 // anchor says that the mirror is empty before the batch seq.
 func (t *tracker) anchor(seq uint64) {
-	t.next, t.anchored = seq, true
+	t.next, t.start, t.anchored = seq, seq, true
 	t.setComplete(seq == 0)
 	if seq == 0 {
 		t.missed = false
@@ -306,7 +327,7 @@ func (t *tracker) drain(asking bool) {
 
 // follow ends catching up.
 func (t *tracker) follow() {
-	t.mode = following
+	t.mode, t.doubtful = following, t.doubtful && !t.anchored
 	t.do.quiet(false)
 	t.do.online(true)
 }

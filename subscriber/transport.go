@@ -73,7 +73,7 @@ func newConn(c net.Conn, as role, limits Limits) *conn {
 		Conn:   c,
 		limits: limits,
 		guard:  guard{limits: limits, role: as},
-		buf:    make([]byte, max(readBuffer, longHeader+limits.Command)),
+		buf:    make([]byte, longHeader+limits.Command), // all that a handshake needs
 		timed:  -1,
 	}
 	g.freed = sync.NewCond(&g.mu)
@@ -110,7 +110,11 @@ func (c *conn) Read(p []byte) (int, error) {
 			c.passed = n
 			continue
 		}
-		c.w = copy(c.buf, c.buf[c.r:c.w])
+		buf := c.buf
+		if c.guard.phase == inTraffic && len(buf) < readBuffer {
+			c.buf = make([]byte, readBuffer)
+		}
+		c.w = copy(c.buf, buf[c.r:c.w])
 		c.r = 0
 		n, err = c.read(c.buf[c.w:])
 		c.w += n

@@ -10,9 +10,10 @@ import (
 const (
 	// maxPending bounds the connections that are in their handshake. An engine needs milliseconds for it, so the oldest one
 	// gives way to a newcomer.
-	maxPending = 8
-	// A connection is accepted every acceptInterval after a burst of acceptBurst; others wait in the kernel's backlog.
-	acceptInterval = 50 * time.Millisecond
+	maxPending = 32
+	// A connection is accepted every acceptInterval after a burst of acceptBurst; others wait in the kernel's backlog. An engine
+	// behind 1,000 others is accepted in 2 s and has 64 ms for its handshake, while a flood costs some hundredths of a core.
+	acceptInterval = 2 * time.Millisecond
 	acceptBurst    = 16
 	// Bounds of the time in which a replaced publisher is kept from replacing back; see succession.
 	shortestHold = time.Second

@@ -36,6 +36,9 @@ const (
 	FileUnreadable Code = "KV104"
 	Draining       Code = "KV105"
 
+	StateUnused     Code = "KV106"
+	StateUnwritable Code = "KV107"
+
 	EngineSilent      Code = "KV201"
 	NameDiffers       Code = "KV202"
 	NameUnlisted      Code = "KV203"
@@ -61,7 +64,17 @@ const (
 	EventsUnreadable  Code = "KV309"
 	SeveralRanks      Code = "KV310"
 	SecondEngine      Code = "KV311"
+	NoReplay          Code = "KV312"
+	ReplayElsewhere   Code = "KV313"
+	ReplayFailing     Code = "KV314"
+	ReplayHoles       Code = "KV315"
+	EventsLost        Code = "KV316"
+	Healing           Code = "KV317"
+	HealingByContent  Code = "KV318"
+	OrphansHigh       Code = "KV319"
 	Speculates        Code = "KV320"
+	MirrorDamaged     Code = "KV321"
+	SavesFailing      Code = "KV322"
 
 	EnvoySilent        Code = "KV401"
 	EnvoyOld           Code = "KV402"
@@ -84,6 +97,7 @@ const (
 	RouteTimeout       Code = "KV419"
 	NoRetry            Code = "KV420"
 	IdleTimeout        Code = "KV421"
+	BodyStreamed       Code = "KV422"
 
 	RouterSilent    Code = "KV501"
 	RouterUnready   Code = "KV502"
@@ -96,6 +110,7 @@ const (
 	ModelsUnknown   Code = "KV509"
 	ReloadRefused   Code = "KV510"
 	ChoiceNotObeyed Code = "KV511"
+	RefreshFailing  Code = "KV512"
 )
 
 // Entry is what a code means.
@@ -114,6 +129,8 @@ func Catalogue() []Entry {
 		{ClearText, Warning, "prompts or the admin token travel off loopback in clear text", "switch tls on and remove insecure: true"},
 		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor, or does not hold what it should", "create or mend it, or run the doctor as the router's user"},
 		{Draining, Info, "the endpoint gets no new requests, because the configuration or an admin call drains it", "undrain it when the work on it is done"},
+		{StateUnused, Warning, "state_dir is set, and no saved mirror can ever be taken up again: only a replay shows that the engine is the same process", "give the endpoints events.replay, or take state_dir away"},
+		{StateUnwritable, Error, "state_dir is no folder, or none that who runs the doctor can write to", "mend its rights, or run the doctor as the router's user"},
 
 		{EngineSilent, Error, "the engine does not answer GET /health", "start it, or correct the endpoint's address"},
 		{NameDiffers, Error, "the engine does not serve a name that its pool lists", "make models and adapters equal to the engine's served names"},
@@ -141,13 +158,23 @@ func Catalogue() []Entry {
 		{EventsUnreadable, Warning, "events came that could not be read", "compare the engine's release with the supported ones"},
 		{SeveralRanks, Warning, "the engine has another number of data-parallel ranks than the configuration says, and is not matched", "set events.ranks to it"},
 		{SecondEngine, Warning, "a second engine connects to an event port and is refused", "give each engine a port of its own"},
+		{NoReplay, Info, "events that are missed cannot be had again: after a lost connection and a restart of the router the caches are learned anew", "start the engines with a replay_endpoint, as kvsteer engine-args prints, and set events.replay"},
+		{ReplayElsewhere, Warning, "the engine has no replay socket, or another one than events.replay names", "start the engine as kvsteer engine-args prints, or change events.replay"},
+		{ReplayFailing, Warning, "replays of missed events fail", "see that the router reaches the engine's replay socket; outcomes are in docs/metrics.md"},
+		{ReplayHoles, Info, "the engine loses batches in the middle of long replays, as vLLM up to 0.32 does; they are asked for again", "nothing, unless KV316 is found too"},
+		{EventsLost, Warning, "events were lost for good, so what was known of the engine's cache was forgotten", "set events.replay; if it is set, raise buffer_steps of the engine and see docs/operations.md#kvsteereventslost"},
+		{Healing, Info, "blocks whose events were not seen are recognised by the prompts that are routed: the engine ran before the router followed it, or events were lost", "nothing; with events.replay there is less to recognise"},
+		{HealingByContent, Info, "the engine's block hashes cannot be computed, so blocks whose events were not seen are recognised by their content, for 10 minutes at a time", "start the engines of the pool with one PYTHONHASHSEED, name it as hash_seed, and hash by sha256 or sha256_cbor"},
+		{OrphansHigh, Warning, "many blocks of the engine hang on blocks that are not known, so they cannot be matched", "wait for a turn of each conversation after a start; if it stays, see docs/operations.md#kvsteerorphanshigh"},
 		{Speculates, Error, "the engine speculates with a draft model, and its block hashes cover tokens after their blocks: they cannot be matched", "switch that speculation off, or leave events out: the endpoint is then matched by text"},
+		{MirrorDamaged, Warning, "a saved mirror could not be read, or was not what had been written, and was set aside", "look at the disk of state_dir"},
+		{SavesFailing, Warning, "the mirror of the engine's cache could not be saved", "look at the space and the rights of state_dir"},
 
 		{EnvoySilent, Error, "Envoy's admin listener does not answer, or not as Envoy does", "start Envoy, or name its admin listener with --envoy-admin"},
 		{EnvoyOld, Error, "an Envoy release that is not supported", "run Envoy 1.40, or at least 1.37"},
 		{LayoutWrong, Error, "the layout does not fit the Envoy release: requests without a decision get 503", "print the configuration for this release with kvsteer envoy"},
 		{NoFilter, Error, "no ext_proc filter of Envoy leads to the router", "add the filter that kvsteer envoy prints"},
-		{HeadersKept, Error, "clients can name the endpoint that serves them: a header of theirs that the router sets is not removed early", "remove it by early_header_mutation_extensions; kvsteer envoy prints them"},
+		{HeadersKept, Error, "clients can name the endpoint or the rank that serves them, or another's cache salt: a header of theirs that the router sets or trusts is not removed early", "remove it by early_header_mutation_extensions; kvsteer envoy prints them"},
 		{FailClosed, Error, "Envoy fails requests when the router does not answer", "set failure_mode_allow: true"},
 		{TimeoutShort, Error, "Envoy gives up before the router decides", "set message_timeout above budget"},
 		{NoFallback, Error, "a request without a decision has nowhere to go", "add a fallback cluster or route, or set fallback: none"},
@@ -159,11 +186,12 @@ func Catalogue() []Entry {
 		{RouterUnreachable, Error, "Envoy cannot reach the router by the filter's cluster", "see that the cluster exists, speaks HTTP/2 and is healthy"},
 		{RouterElsewhere, Warning, "the filter's cluster leads to another address than listen", "make them equal, or list the address in envoy.routers"},
 		{NoRecords, Info, "Envoy sends the router no record of finished requests", "add the access logger that kvsteer envoy prints, or set envoy.access_log_service: false"},
-		{MetadataDropped, Warning, "Envoy drops the metadata that describes a decision", "add the namespace to metadata_options.receiving_namespaces.untyped"},
+		{MetadataDropped, Warning, "Envoy drops metadata: what describes a decision, the list of endpoints, or the subset to choose from", "add the namespace to metadata_options, as kvsteer envoy prints it"},
 		{BodyLimit, Warning, "Envoy refuses bodies with 413 that are within limits.body", "set request_body_buffer_limit of the virtual host to limits.body"},
 		{RouteTimeout, Warning, "a route's timeout cuts long answers", "set timeout: 0s on the engines' routes"},
 		{NoRetry, Warning, "a request whose first choice is dead is not moved on", "add a retry_policy with connect-failure"},
 		{IdleTimeout, Warning, "Envoy keeps idle connections longer than the engines do, and a request on a dying one fails", "set idle_timeout: 3s on the clusters that follow the choice"},
+		{BodyStreamed, Info, "bodies are streamed through the router (FULL_DUPLEX_STREAMED): Envoy cannot fall back for a request that it has handed over", "set request_body_mode: BUFFERED, or envoy.body: full_duplex if it is meant"},
 
 		{RouterSilent, Error, "the router's admin listener does not answer, or not to the doctor", "start the router, or name its admin listener with --admin and its token with --token-file"},
 		{RouterUnready, Error, "the router is not ready", "see what it misses"},
@@ -176,6 +204,7 @@ func Catalogue() []Entry {
 		{ModelsUnknown, Warning, "many requests ask for a model that no pool lists", "compare models and adapters with what clients ask for"},
 		{ReloadRefused, Error, "the router refused a changed configuration and goes on with the one before", "kvsteer serve --check says what is wrong with it"},
 		{ChoiceNotObeyed, Warning, "many requests ran at another endpoint than the one that was chosen", "see Envoy's connections to the engines, and whether something else routes there"},
+		{RefreshFailing, Warning, "the engine does not tell the router which models and adapters it serves", "let the router reach /v1/models on every engine, with the key of api_key_file"},
 	}
 }
 

@@ -17,6 +17,7 @@ func (f *facts) examineConfig(c *collector) {
 			c.found(ClearText, "config", "admin.listen %s: the admin token travels in clear text", cfg.Admin.Listen)
 		}
 	}
+	f.examineState(c)
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
 		if sources(p) == 0 {

@@ -373,8 +373,9 @@ func TestListedShapes(t *testing.T) {
 // TestRankHeader holds that an Envoy which was not printed for pin_rank is found: it would let clients choose ranks, and the router not.
 func TestRankHeader(t *testing.T) {
 	w := newWorld(t, "envoy-1.40.0")
-	w.configure(`23101"}`, `23201", ranks: 2}`) // each rank takes the next port
-	w.configure(`23102"}`, `23102", ranks: 2}`)
+	w.configure(`23111"}`, `23211", ranks: 2}`) // each rank takes the next port
+	w.configure(`23101"`, `23201"`)
+	w.configure(`23112"}`, `23112", ranks: 2}`)
 	w.configure("- name: chat", "- name: chat\n  pin_rank: true")
 	var about []string
 	for _, f := range w.run().Findings {

@@ -201,9 +201,9 @@ func some(all []string) string {
 
 func (e *engineFacts) examineCache(c *collector) {
 	info := e.server.tree()
-	size, algorithm := e.cache("block_size"), e.cache("prefix_caching_hash_algo")
-	if n, ok := info.number("page_size"); ok && size == "" {
-		size, algorithm = strconv.FormatFloat(n, 'f', -1, 64), "sha256" // SGLang has one algorithm
+	size, algorithm := e.pageSize(), e.cache("prefix_caching_hash_algo")
+	if size != "" && e.cache("block_size") == "" {
+		algorithm = "sha256" // SGLang has one
 	}
 	switch size {
 	case "":
@@ -220,6 +220,15 @@ func (e *engineFacts) examineCache(c *collector) {
 	case info.flag("disable_radix_cache"):
 		c.found(PrefixCachingOff, e.subject(), "its radix cache is disabled")
 	}
+}
+
+// pageSize is the number of tokens in a block, as the engine tells it; "" when it does not.
+func (e *engineFacts) pageSize() string {
+	size := e.cache("block_size")
+	if n, ok := e.server.tree().number("page_size"); ok && size == "" {
+		return strconv.FormatFloat(n, 'f', -1, 64)
+	}
+	return size
 }
 
 func (e *engineFacts) examineProbe(c *collector, engine string) {

@@ -52,8 +52,10 @@ func (f *facts) examineEvents(c *collector) {
 		connected := f.examineConnection(c, e)
 		f.examineSources(c, e, connected)
 		f.examineOpen(c, e)
+		f.examineRepair(c, e)
 	}
 	for i := range f.cfg.Pools {
+		f.examineReplays(c, &f.cfg.Pools[i])
 		f.examineSilence(c, &f.cfg.Pools[i])
 	}
 }
@@ -81,6 +83,10 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 			switch problem := s.labels["problem"]; problem {
 			case "no_token_ids":
 				c.found(NoTokenIDs, e.subject(), "problem %s", problem)
+			case "page_size":
+				if e.pageSize() != "1" { // else found with the engine
+					c.found(PageSizeOne, e.subject(), "problem %s", problem)
+				}
 			case "ranks_mismatch": // found with the engine, which says how many it has
 			case "bigram", "lookahead":
 				c.found(Speculates, e.subject(), "problem %s", problem)

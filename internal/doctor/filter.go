@@ -100,6 +100,17 @@ func (f *facts) rankHeader() []string {
 	return nil
 }
 
+// saltHeaders are the headers in which the router takes a cache salt.
+func (f *facts) saltHeaders() []string {
+	var all []string
+	for _, p := range f.cfg.Pools {
+		if p.SaltHeader != "" && !slices.Contains(all, p.SaltHeader) {
+			all = append(all, p.SaltHeader)
+		}
+	}
+	return all
+}
+
 // removed reports whether the manager takes a header from what clients send, before any route is chosen.
 func (m *manager) removed(header string) bool {
 	for _, e := range m.config.list("early_header_mutation_extensions") {
@@ -169,9 +180,12 @@ const (
 
 func (p processor) bodyMode() string { return p.config.text("processing_mode", "request_body_mode") }
 
-// receives reports whether the filter takes the router's metadata of a namespace.
-func (p processor) receives(namespace string) bool {
-	return slices.ContainsFunc(p.config.list("metadata_options", "receiving_namespaces", "untyped"), func(t tree) bool { return t.v == namespace })
+// receives reports whether the filter takes the router's metadata of a namespace, and forwards whether it shows the router a request's.
+func (p processor) receives(namespace string) bool { return p.names("receiving_namespaces", namespace) }
+func (p processor) forwards(namespace string) bool { return p.names("forwarding_namespaces", namespace) }
+
+func (p processor) names(list, namespace string) bool {
+	return slices.ContainsFunc(p.config.list("metadata_options", list, "untyped"), func(t tree) bool { return t.v == namespace })
 }
 
 // examineFilter judges the settings of the filter for routes that follow the choice in one of two ways: from headers, or from the list in metadata.
@@ -193,6 +207,9 @@ func (s *site) examineFilter(c *collector, p processor, byHeader, byList bool) {
 		}
 		c.found(BodyNotBuffered, s.subject(), "request_body_mode is %s", m)
 	}
+	if p.bodyMode() == fullDuplex && s.facts.cfg.Envoy.Body != "full_duplex" { // else it is meant
+		c.found(BodyStreamed, s.subject(), "request_body_mode is %s", fullDuplex)
+	}
 	if mode.text("request_header_mode") == "SKIP" {
 		c.found(BodyNotBuffered, s.subject(), "request_header_mode is SKIP")
 	}
@@ -204,6 +221,9 @@ func (s *site) examineFilter(c *collector, p processor, byHeader, byList bool) {
 		if !p.allows(h) {
 			c.found(MutationRefused, s.subject(), "the router may not set %s", h)
 		}
+	}
+	if s.facts.vocabulary() == envoy.HeadersGAIE && !p.forwards(envoy.GatewaySubsetNamespace) {
+		c.found(MetadataDropped, s.subject(), "the namespace %s is not forwarded", envoy.GatewaySubsetNamespace)
 	}
 	if !p.receives(envoy.MetadataNamespace) {
 		c.found(MetadataDropped, s.subject(), "the namespace %s is not received", envoy.MetadataNamespace)

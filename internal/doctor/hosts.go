@@ -22,7 +22,11 @@ func (f *facts) examineHosts(c *collector, clusters, followers []string) {
 			})
 		}
 		hosts := f.envoy.dump.endpoints(cluster)
-		// A cluster without a single endpoint of ours is something else: another balancer, another fleet.
+		// A cluster without a single endpoint of ours is something else: another balancer, another fleet. One that follows the choice cannot be.
+		if owner == nil && !slices.ContainsFunc(hosts, belongs) && slices.Contains(followers, cluster) && (len(hosts) > 0 || f.envoy.clusters.ok()) {
+			c.found(EndpointNotInEnvoy, "envoy cluster "+cluster, "it follows the router's choice, and holds none of the configuration's endpoints")
+			continue
+		}
 		if owner == nil && !slices.ContainsFunc(hosts, belongs) {
 			c.unknown("envoy cluster "+cluster, "endpoints", "it holds none of the configuration's: it is taken for another service")
 			continue

@@ -97,6 +97,7 @@ func (f *facts) examineEndpoints(c *collector) {
 		case isUp == 0 && e.up():
 			c.found(EndpointDown, e.subject(), "GET /health answers here, and for the router it is down")
 		}
+		f.examineRefreshes(c, e)
 		if _, followed := f.router.metrics.sum("kvsteer_subscriber_connected", of...); followed == e.endpoint.Events.None() {
 			state := "follows no events of it"
 			if followed {
@@ -109,6 +110,16 @@ func (f *facts) examineEndpoints(c *collector) {
 		if !configured[s.labels["pool"]+" "+s.labels["endpoint"]] {
 			c.found(OtherConfig, "router", "it has an endpoint %s in pool %s, which the configuration lacks", s.labels["endpoint"], s.labels["pool"])
 		}
+	}
+}
+
+// examineRefreshes judges whether the engine tells the router what it serves. A question that found nobody, as at a start, is asked again.
+func (f *facts) examineRefreshes(c *collector, e *engineFacts) {
+	const refreshes = "kvsteer_pool_models_refreshes_total"
+	asked, _ := f.router.metrics.sum(refreshes, e.series()...)
+	good, _ := f.router.metrics.sum(refreshes, e.series("outcome", "ok")...)
+	if bad := asked - good; e.up() && bad >= 3 && bad > good {
+		c.found(RefreshFailing, e.subject(), "%.0f of the router's %.0f questions since its start failed", bad, asked)
 	}
 }
 

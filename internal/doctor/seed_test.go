@@ -19,6 +19,8 @@ func TestSound(t *testing.T) {
 		{"envoy-1.40.0", nil},
 		{"envoy-1.37.0", nil},
 		{"envoy-foreign", (*world).onlyFirst},
+		{"envoy-override", nil},
+		{"envoy-gaie", nil},
 	} {
 		t.Run(tt.envoy, func(t *testing.T) {
 			w := newWorld(t, tt.envoy)
@@ -66,8 +68,8 @@ type seed struct {
 
 var seeds = []seed{
 	{"a pool without events", NoEventSources, []Code{OtherConfig}, "", func(w *world) {
-		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\"}", "")
-		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\"}", "")
+		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\", replay: \"tcp://127.0.0.1:23111\"}", "")
+		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}", "")
 	}},
 	{"a pool that is observed", NotSteering, nil, "", func(w *world) { w.configure("- name: chat", "- name: chat\n  mode: observe") }},
 	{"a pool steered in part", NotSteering, nil, "", func(w *world) { w.configure("- name: chat", "- name: chat\n  percent: 10") }},
@@ -83,6 +85,13 @@ var seeds = []seed{
 		w.opt.Router, w.opt.Envoy = "", ""
 		w.down[engine1], w.down[engine2] = true, true
 	}},
+
+	{"state that no replay can prove", StateUnused, []Code{NoReplay}, "", func(w *world) {
+		w.configure("pools:", "state_dir: "+w.t.TempDir()+"\npools:")
+		w.configure(`, replay: "tcp://127.0.0.1:23111"`, "")
+		w.configure(`, replay: "tcp://127.0.0.1:23112"`, "")
+	}},
+	{"a file in place of the folder", StateUnwritable, nil, "", func(w *world) { w.configure("pools:", "state_dir: "+w.file("")+"\npools:") }},
 
 	{"an endpoint that the configuration drains", Draining, nil, "", func(w *world) { w.configure("- address: "+engine2, "- address: "+engine2+"\n    drain: true") }},
 	{"an endpoint that somebody drained", Draining, nil, "", func(w *world) {
@@ -128,7 +137,7 @@ var seeds = []seed{
 	{"a completion that fails", ProbeFailed, nil, "", func(w *world) { w.status[engine1+"/v1/completions"] = 500 }},
 
 	{"one endpoint without events", EndpointNoEvents, []Code{OtherConfig}, "", func(w *world) {
-		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\"}", "")
+		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}", "")
 	}},
 	{"an engine that does not connect", EventsUnconnected, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_subscriber_connected{endpoint="`+engine2, "0")
@@ -148,7 +157,7 @@ var seeds = []seed{
 		w.pages[engine2+"/kv_event_sources"] = w.read("vllm-0.32.0/kv_event_sources.json")
 	}},
 	{"a replay socket that an engine binds", EventsOpen, nil, "", func(w *world) {
-		w.replace(engine2+"/kv_event_sources", `"replay_endpoint":null`, `"replay_endpoint":"tcp://0.0.0.0:5558"`)
+		w.replace(engine2+"/kv_event_sources", "tcp://127.0.0.1:23112", "tcp://0.0.0.0:23112")
 	}},
 	{"a port of this host", EventsOpen, nil, "", func(w *world) {
 		w.configure("listen: \"tcp://127.0.0.1:23102\"", "dial: \"tcp://127.0.0.1:6789\"")
@@ -159,7 +168,7 @@ var seeds = []seed{
 	{"the null publisher", EventsOff, nil, "", func(w *world) { w.replace(engine2+"/kv_event_sources", `"zmq"`, `"null"`) }},
 	{"no publisher", EventsOff, nil, "", func(w *world) { w.pages[engine2+"/kv_event_sources"] = "{}" }},
 	{"another topic", EventsElsewhere, nil, "", func(w *world) {
-		w.configure("events: {listen: \"tcp://127.0.0.1:23102\"}", "events: {listen: \"tcp://127.0.0.1:23102\", topic: kv@}")
+		w.configure("events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}", "events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\", topic: kv@}")
 	}},
 	{"another port", EventsElsewhere, []Code{EventsUnconnected}, "", func(w *world) {
 		w.replace(engine2+"/kv_event_sources", "23102", "5557")
@@ -182,17 +191,51 @@ var seeds = []seed{
 		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="mirror_full"}`, "1")
 	}},
 	{"events that cannot be read", EventsUnreadable, nil, "", func(w *world) {
-		w.metric(routerPage, `kvsteer_subscriber_events_total{endpoint="`+engine2+`",pool="chat",type="malformed"`, "3")
+		w.metric(routerPage, `kvsteer_subscriber_events_total{endpoint="`+engine2+`",pool="chat",rank="0",type="malformed"`, "3")
 	}},
 	{"two ranks", SeveralRanks, nil, "", func(w *world) {
 		w.replace(engine2+"/kv_event_sources", `{"0":`, `{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:23103","topic":"kv-events"},"0":`)
 	}},
 	{"a rank that is not connected", EventsUnconnected, nil, "", func(w *world) {
 		w.replace(engine2+"/kv_event_sources", `{"0":`, `{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:23103","topic":"kv-events"},"0":`)
-		w.configure(`23102"}`, `23102", ranks: 2}`)
+		w.configure(`23112"}`, `23112", ranks: 2}`)
 	}},
 	{"two engines at one port", SecondEngine, nil, "", func(w *world) {
-		w.metric(routerPage, `kvsteer_subscriber_refused_connections_total{endpoint="`+engine2+`",pool="chat",reason="second_peer"`, "7")
+		w.metric(routerPage, `kvsteer_subscriber_refused_connections_total{endpoint="`+engine2+`",pool="chat",rank="0",reason="second_peer"`, "7")
+	}},
+
+	{"a pool without replays", NoReplay, nil, "", func(w *world) {
+		for _, i := range []string{"1", "2"} {
+			w.configure(`, replay: "tcp://127.0.0.1:2311`+i+`"`, "")
+			w.replace("127.0.0.1:2300"+i+"/kv_event_sources", `"tcp://127.0.0.1:2311`+i+`"`, "null")
+		}
+	}},
+	{"a replay socket that nobody asks", NoReplay, nil, "", func(w *world) { w.configure(`, replay: "tcp://127.0.0.1:23112"`, "") }},
+	{"an engine without a replay socket", ReplayElsewhere, nil, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", `"tcp://127.0.0.1:23112"`, "null")
+	}},
+	{"another port for replays", ReplayElsewhere, nil, "", func(w *world) {
+		w.replace(engine2+"/kv_event_sources", "23112", "5558")
+		w.counter("replays_total", "unreachable", "40")
+	}},
+	{"a replay socket that does not answer", ReplayFailing, nil, "", func(w *world) { w.counter("replays_total", "timeout", "40") }},
+	{"holes in replays", ReplayHoles, nil, "", func(w *world) { w.counter("replays_total", "hole", "2") }},
+	{"a gap that was not closed", EventsLost, nil, "", func(w *world) { w.counter("gaps_total", "reset", "1") }},
+	{"blocks recognised by their hashes", Healing, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_healed_blocks_total{endpoint="`+engine2+`",means="hash"`, "90")
+	}},
+	{"blocks recognised by their content", HealingByContent, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_healed_blocks_total{endpoint="`+engine2+`",means="content"`, "90")
+	}},
+	{"orphans", OrphansHigh, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_subscriber_blocks{endpoint="`+engine2, "1000")
+		w.metric(routerPage, `kvsteer_subscriber_orphan_blocks{endpoint="`+engine2, "300")
+	}},
+	{"a damaged file", MirrorDamaged, nil, "", func(w *world) { w.counter("restores_total", "damaged", "1") }},
+	{"a file that cannot be read", MirrorDamaged, nil, "", func(w *world) { w.counter("restores_total", "failed", "1") }},
+	{"a full disk", SavesFailing, nil, "", func(w *world) { w.counter("saves_total", "failed", "3") }},
+	{"blocks of one token in events", PageSizeOne, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="page_size"}`, "1")
 	}},
 
 	{"no Envoy", EnvoySilent, nil, "", func(w *world) { w.down[envoyAddr] = true }},
@@ -232,6 +275,7 @@ var seeds = []seed{
 			return true
 		})
 	}},
+	{"a salt header kept", HeadersKept, nil, "", func(w *world) { w.configure("- name: chat", "- name: chat\n  salt_header: x-tenant") }},
 	{"no failing open", FailClosed, nil, "", func(w *world) { w.edit(ofType("ExternalProcessor", set(nil, "failure_mode_allow"))) }},
 	{"no failing open on the route", FailClosed, nil, "", func(w *world) {
 		w.edit(named("chat/decided", set(map[string]any{
@@ -268,7 +312,7 @@ var seeds = []seed{
 	{"a route that is kept", ChoiceUnused, nil, "envoy-1.37.0", func(w *world) { w.edit(ofType("ExternalProcessor", set("RETAIN", "route_cache_action"))) }},
 	{"an endpoint that Envoy lacks", EndpointNotInEnvoy, nil, "envoy-foreign", func(*world) {}},
 	{"an endpoint that Envoy alone has", EndpointOnlyEnvoy, []Code{OtherConfig}, "", func(w *world) {
-		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "")
+		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}\n", "")
 	}},
 	{"an endpoint in the cluster of another pool", EndpointOnlyEnvoy, []Code{EndpointNotInEnvoy, OtherConfig}, "", func(w *world) {
 		w.configure("  - address: "+engine2, "- name: other\n  models: [other]\n  endpoints:\n  - address: "+engine2)
@@ -293,7 +337,24 @@ var seeds = []seed{
 	}},
 	{"a follower without an endpoint", EndpointNotInEnvoy, []Code{EngineSilent, EndpointNoEvents, EndpointOnlyEnvoy, OtherConfig}, "envoy-override", func(w *world) {
 		w.down["127.0.0.1:9"] = true
-		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "  - address: 127.0.0.1:9\n")
+		w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}\n", "  - address: 127.0.0.1:9\n")
+	}},
+	{"a body that is streamed both ways", BodyStreamed, nil, "envoy-1.37.0", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set(fullDuplex, "processing_mode", "request_body_mode")))
+	}},
+	{"a subset that the router is not shown", MetadataDropped, nil, "envoy-gaie", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set(nil, "metadata_options", "forwarding_namespaces")))
+	}},
+	{"a list for gateways that is not received", MetadataDropped, nil, "envoy-gaie", func(w *world) {
+		w.edit(ofType("ExternalProcessor", set([]any{"kvsteer"}, "metadata_options", "receiving_namespaces", "untyped")))
+	}},
+	{"a follower of another fleet", EndpointNotInEnvoy, nil, "envoy-override", func(w *world) {
+		w.replace(envoyAddr+"/config_dump", `kvsteer_pool_chat`, `theirs`)
+		w.replace(envoyAddr+"/clusters", `kvsteer_pool_chat`, `theirs`)
+		for _, page := range []string{"/config_dump", "/clusters"} {
+			w.replace(envoyAddr+page, `"port_value":23001`, `"port_value":7001`)
+			w.replace(envoyAddr+page, `"port_value":23002`, `"port_value":7002`)
+		}
 	}},
 	{"no header with the body", BodyNotBuffered, nil, "", func(w *world) {
 		w.edit(ofType("ExternalProcessor", set("SKIP", "processing_mode", "request_header_mode")))
@@ -356,6 +417,9 @@ var seeds = []seed{
 	{"panics", RouterPanics, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_extproc_panics_total", "1") }},
 	{"a configuration that was refused", ReloadRefused, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_config_last_reload_successful", "0") }},
 	{"requests that ran elsewhere", ChoiceNotObeyed, nil, "", func(w *world) { w.metric(routerPage, `kvsteer_router_records_total{outcome="moved"`, "40") }},
+	{"questions for models that fail", RefreshFailing, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_pool_models_refreshes_total{endpoint="`+engine1+`",outcome="unreachable"`, "9")
+	}},
 	{"unknown models", ModelsUnknown, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_router_decisions_total{mode="on",pool="",reason="unknown_model",rung="load"}`, "30")
 	}},
@@ -370,15 +434,20 @@ func (w *world) file(text string) string {
 	return path
 }
 
+// counter sets one of the second engine's counters that have an outcome.
+func (w *world) counter(name, outcome, value string) {
+	w.metric(routerPage, `kvsteer_subscriber_`+name+`{endpoint="`+engine2+`",outcome="`+outcome+`"`, value)
+}
+
 // onlyFirst leaves the foreign site one engine, which its Envoy knows.
 func (w *world) onlyFirst() {
-	w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\"}\n", "")
+	w.configure("  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}\n", "")
 	w.dropRouterEndpoint()
 }
 
 // sglang makes the first engine one of that kind, without events. Its pages are written after its documentation: no such server was run.
 func (w *world) sglang(info string) {
-	w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\"}", "")
+	w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\", replay: \"tcp://127.0.0.1:23111\"}", "")
 	delete(w.pages, engine1+"/version")
 	delete(w.pages, engine1+"/kv_event_sources")
 	w.pages[engine1+"/server_info"] = info

@@ -63,7 +63,7 @@ func (f *facts) isRouter(address string) bool {
 
 // examine judges one manager.
 func (s *site) examine(c *collector) {
-	for _, h := range append(s.facts.targetHeaders(), s.facts.rankHeader()...) {
+	for _, h := range slices.Concat(s.facts.targetHeaders(), s.facts.rankHeader(), s.facts.saltHeaders()) {
 		if !s.manager.removed(h) {
 			c.found(HeadersKept, s.subject(), "%s of a client's request is not removed", h)
 		}

@@ -54,15 +54,20 @@ func newWorld(t *testing.T, envoy string) *world {
 			w.pages[e+path] = w.read("vllm-0.32.0/" + file)
 		}
 		w.pages[e+"/health"] = ""
-		// The recorded engine binds its sockets; these connect to the router.
+		// The recorded engine binds its sockets on all addresses; these connect to the router, and bind the one for replays on loopback.
 		w.replace(e+"/kv_event_sources", "tcp://*:18557", "tcp://127.0.0.1:2310"+string(rune('1'+i)))
-		w.replace(e+"/kv_event_sources", `"tcp://*:18567"`, "null")
+		w.replace(e+"/kv_event_sources", "tcp://*:18567", "tcp://127.0.0.1:2311"+string(rune('1'+i)))
 	}
 	w.pages[routerAddr+"/metrics"] = w.read("router/metrics.txt")
 	w.pages[routerAddr+"/readyz"] = "ready\n"
 	w.envoy(envoy)
-	if envoy == "envoy-foreign" {
+	switch envoy {
+	case "envoy-foreign":
 		w.configure("envoy:\n", "envoy:\n  access_log_service: false\n")
+	case "envoy-override":
+		w.configure("envoy:\n", "envoy:\n  body: full_duplex\n")
+	case "envoy-gaie":
+		w.configure("pools:", "headers: gaie\npools:")
 	}
 	w.server = httptest.NewServer(http.HandlerFunc(w.serve))
 	t.Cleanup(w.server.Close)

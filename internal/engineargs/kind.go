@@ -29,7 +29,12 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 	serve(engine, p.Models)
 	engine.Args = append(engine.Args, "--enable-prefix-caching", "--enable-prompt-tokens-details", "--prefix-caching-hash-algo", algorithm)
 	// Until 0.28 an unset seed is random in each process; from 0.29 on it is fixed, to another value than this.
-	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", "0"})
+	seed := p.HashSeed
+	if seed == "" {
+		seed = "0"
+		engine.Notes = append(engine.Notes, `Name the seed in the configuration, hash_seed: "0" in the pool: with it the router can compute the engine's block hashes.`)
+	}
+	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", seed})
 	if r.before(release{0, 17, 1}) {
 		engine.Notes = append(engine.Notes, "Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.")
 	}

@@ -1,5 +1,7 @@
 # pool chat, endpoint 127.0.0.1:8000
 # it connects to the router at tcp://127.0.0.1:5557 and sends its events there
+# Name the seed in the configuration, hash_seed: "0" in the pool: with it the router can compute the engine's
+#   block hashes.
 # Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
@@ -13,6 +15,8 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 
 # pool chat, endpoint 127.0.0.1:8001
 # it connects to the router at tcp://127.0.0.1:5558 and sends its events there
+# Name the seed in the configuration, hash_seed: "0" in the pool: with it the router can compute the engine's
+#   block hashes.
 # Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
@@ -26,6 +30,8 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 
 # pool chat, endpoint 127.0.0.1:8003
 # it connects to the router at tcp://127.0.0.1:5561 and sends its events there
+# Name the seed in the configuration, hash_seed: "0" in the pool: with it the router can compute the engine's
+#   block hashes.
 # Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \

@@ -62,11 +62,11 @@ func startSite(t *testing.T) *lab.Site {
 	quick := []string{"--prefill-rate", "100000", "--decode-rate", "2000"}
 	site, err := l.StartSite(t.Context(), lab.SiteOptions{
 		EnvoyVersion: "1.40.0",
-		RouterConfig: fmt.Sprintf("probe: {interval: 200ms}\ntls: {cert_file: %q, key_file: %q}", cert, key),
+		RouterConfig: fmt.Sprintf("probe: {interval: 200ms}\nstate_dir: %q\ntls: {cert_file: %q, key_file: %q}", t.TempDir(), cert, key),
 		EnvoyConfig:  fmt.Sprintf("router_tls: {ca_file: %q, server_name: router.test}", authority.File),
 		Pools: []lab.PoolOptions{
 			{Name: "chat", Model: "sim", Match: "{host: chat.test}", Engines: 3, Args: quick},
-			{Name: "old", Model: "old", Match: "{host: old.test}", Config: "mode: observe", Engines: 1, Args: append(quick[:len(quick):len(quick)], "--events-format", "old-array")},
+			{Name: "old", Model: "old", Match: "{host: old.test}", Config: "mode: observe", Engines: 1, Replay: true, Args: append(quick[:len(quick):len(quick)], "--events-format", "old-array")},
 			{Name: "text", Model: "text", Match: "{host: text.test}", Config: "approximate: {cache_tokens: 4000}", Engines: 2, Args: quick, Silent: true},
 		},
 	})
@@ -244,6 +244,9 @@ func trouble(t *testing.T, site *lab.Site, prom *prometheus) {
 	seen("requests without a router are let through", `rate(envoy_http_ext_proc_failure_mode_allowed[10s]) > 0 and on () up{job="kvsteer"} == 0`)
 	must(site.StartRouter(ctx))
 	seen("the engines are connected to the new router", `sum(kvsteer_subscriber_connected) == 4 and on () rate(kvsteer_router_decisions_total{reason="prefix"}[10s]) > 0`)
+	seen("what it missed of an engine is replayed", `kvsteer_subscriber_replayed_batches_total > 0`)
+	seen("blocks that it did not see are recognised by prompts", `rate(kvsteer_subscriber_healed_blocks_total{means="hash"}[10s]) > 0`)
+	seen("mirrors are saved", `rate(kvsteer_subscriber_saves_total{outcome="saved"}[10s]) > 0`)
 	engine := site.Engines[0]
 	engine.Kill()
 	seen("a dead endpoint is taken out", `kvsteer_pool_endpoint_up == 0`)

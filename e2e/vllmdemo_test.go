@@ -25,8 +25,10 @@ func TestVLLMDemoSimulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, text := runVLLMDemo(t, exampleOnFreePorts(t), 12, 10*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
-	for _, want := range []string{"sending 48 requests in 12 conversations", "cutting the connections", "without replay", "emptying both", "killing the engine",
-		"data-parallel ranks", "checks are ok"} {
+	for _, want := range []string{
+		"sending 48 requests in 12 conversations", "cutting the connections", "without replay", "emptying both", "killing the engine",
+		"data-parallel ranks", "checks are ok",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the output lacks %q", want)
 		}

@@ -11,10 +11,13 @@ import (
 	"time"
 )
 
-// onEach runs a test on every release and layout that must behave alike.
+// onEach runs a test on every release and layout that must behave alike, side by side: most of the time is waiting for Envoys.
 func onEach(t *testing.T, f func(t *testing.T, s setup)) {
 	for _, s := range setups() {
-		t.Run(s.String(), func(t *testing.T) { f(t, s) })
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			f(t, s)
+		})
 	}
 }
 

@@ -78,6 +78,7 @@ func TestEnvoyAccepts(t *testing.T) {
 				continue // names what older releases do not know
 			}
 			t.Run(s.version+"/"+filepath.Base(f), func(t *testing.T) {
+				t.Parallel()
 				text, err := os.ReadFile(f)
 				if err != nil {
 					t.Fatal(err)

@@ -209,6 +209,7 @@ func TestPiecesAreAccepted(t *testing.T) {
 		base := strings.NewReplacer("ENGINES", lbEndpoint("10.0.0.11:8000"), "SHOP", lbEndpoint("10.0.0.12:8000")).Replace(foreign)
 		for _, f := range files {
 			t.Run(s.version+"/"+filepath.Base(f), func(t *testing.T) {
+				t.Parallel()
 				pieces, err := os.ReadFile(f)
 				if err != nil {
 					t.Fatal(err)

@@ -82,7 +82,7 @@ func (c *checker) match(key string, m Match) {
 	}
 	if m.HeaderName != "" && !validHeader(m.HeaderName) {
 		c.bad(key+"header.name", m.HeaderName, "an ordinary header name (no pseudo header, host, %s, x-envoy-… or a header that is kept from the router: %s)",
-			strings.Join(choiceHeaders(), ", "), strings.Join(secretHeaders(), ", "))
+			strings.Join(reservedHeaders(), ", "), strings.Join(secretHeaders(), ", "))
 	}
 }
 
@@ -121,7 +121,7 @@ func validHost(h string) bool {
 
 // validHeader takes a canonical name. A header that the router is not shown cannot be a key, as both must see the same.
 func validHeader(name string) bool {
-	return name != "" && name != "host" && !slices.Contains(choiceHeaders(), name) && !slices.Contains(secretHeaders(), name) &&
+	return name != "" && name != "host" && !slices.Contains(reservedHeaders(), name) && !slices.Contains(secretHeaders(), name) &&
 		!strings.HasPrefix(name, internalPrefix) &&
 		only(name, func(r rune) bool { return isAlnum(r) || strings.ContainsRune("!#$%&'*+-.^_`|~", r) })
 }

@@ -31,7 +31,7 @@ func (h Headers) Targets() []string {
 	return []string{HeaderTarget, HeaderSecond}
 }
 
-// choiceHeaders are those of every vocabulary.
-func choiceHeaders() []string {
-	return append(HeadersKvsteer.Targets(), HeadersGAIE.Targets()...)
+// reservedHeaders are those of every vocabulary, and those that are removed from what clients send: none of them can tell a pool.
+func reservedHeaders() []string {
+	return append(HeadersKvsteer.Targets(), GatewayEndpoint, GatewaySubset, GatewayServed, HeaderRank)
 }

@@ -127,6 +127,8 @@ func TestValidate(t *testing.T) {
 		{"body unknown", Options{Body: "streamed", Pools: one}, []string{"body"}, "buffered or full_duplex"},
 		{"vocabulary unknown", Options{Headers: "x", Pools: one}, []string{"headers"}, "kvsteer or gaie"},
 		{"header is a gateway's", match(Match{HeaderName: "X-Gateway-Destination-Endpoint", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "ordinary"},
+		{"header is a gateway's subset", match(Match{HeaderName: "x-gateway-destination-endpoint-subset", HeaderValue: "a"}), []string{"pools[0].match.header.name"}, "ordinary"},
+		{"header is the rank's", match(Match{HeaderName: "X-Data-Parallel-Rank", HeaderValue: "0"}), []string{"pools[0].match.header.name"}, "ordinary"},
 		{"headers are removed", Options{StripHeaders: []string{"X-Cache-Salt", "x-tenant"}, RankHeader: true, Pools: one}, nil, ""},
 		{"removed header is empty", Options{StripHeaders: []string{""}, Pools: one}, []string{"strip_headers[0]"}, "ordinary header"},
 		{"removed header is ours", Options{StripHeaders: []string{"X-Target-Endpoint"}, Pools: one}, []string{"strip_headers[0]"}, "ordinary header"},

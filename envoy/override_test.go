@@ -14,7 +14,10 @@ import (
 func onOverride(t *testing.T, f func(t *testing.T, s setup)) {
 	for _, s := range setups() {
 		if s.layout == LayoutOverride {
-			t.Run(s.version, func(t *testing.T) { f(t, s) })
+			t.Run(s.version, func(t *testing.T) {
+				t.Parallel()
+				f(t, s)
+			})
 		}
 	}
 }

@@ -154,7 +154,7 @@ func (c *checker) stripped(o Options) {
 		key, name := fmt.Sprintf("strip_headers[%d]", i), strings.ToLower(h)
 		if !validHeader(name) || framing(name) {
 			c.bad(key, h, "an ordinary header name (no pseudo header, host, %s, x-envoy-…, header of the message's form, or header that is kept from the router: %s)",
-				strings.Join(choiceHeaders(), ", "), strings.Join(secretHeaders(), ", "))
+				strings.Join(reservedHeaders(), ", "), strings.Join(secretHeaders(), ", "))
 			continue
 		}
 		for j, p := range o.Pools {

@@ -20,7 +20,7 @@ func smallLimits() Limits {
 
 // slowGuard says how much of a whole stream a guard lets pass and which rule the stream breaks, one rule after the
 // other as they are written down, with the whole stream in view.
-func slowGuard(stream []byte, l Limits) (passed int, v violation) {
+func slowGuard(stream []byte, as role, l Limits) (passed int, v violation) {
 	g := stream[:min(64, len(stream))]
 	for i, b := range g {
 		switch {
@@ -86,7 +86,7 @@ func slowGuard(stream []byte, l Limits) (passed int, v violation) {
 			if uint64(len(p)-header) < body {
 				return passed, ""
 			}
-			if v := slowReady(p[header : header+int(body)]); v != "" {
+			if v := slowReady(p[header:header+int(body)], as); v != "" {
 				return passed, v
 			}
 		}
@@ -97,7 +97,7 @@ func slowGuard(stream []byte, l Limits) (passed int, v violation) {
 	}
 }
 
-func slowReady(body []byte) violation {
+func slowReady(body []byte, as role) violation {
 	r := bytes.NewReader(body)
 	take := func(n uint32) (string, bool) {
 		if uint64(n) > uint64(r.Len()) {
@@ -133,7 +133,10 @@ func slowReady(body []byte) violation {
 			value = v
 		}
 	}
-	if value != "PUB" && value != "XPUB" {
+	switch {
+	case as == asker && value != "ROUTER":
+		return notRouter
+	case as == listens && value != "PUB" && value != "XPUB":
 		return notPublisher
 	}
 	return ""
@@ -169,8 +172,8 @@ func (c *chunks) SetReadDeadline(time.Time) error  { return nil }
 func (c *chunks) SetWriteDeadline(time.Time) error { return nil }
 
 // through sends a stream through a guarded connection, read in pieces of the given size, and returns what comes out.
-func through(stream, sizes []byte, read int, l Limits) ([]byte, violation) {
-	c := newConn(&chunks{stream: stream, sizes: sizes}, listens, l)
+func through(stream, sizes []byte, as role, read int, l Limits) ([]byte, violation) {
+	c := newConn(&chunks{stream: stream, sizes: sizes}, as, l)
 	var out []byte
 	p := make([]byte, read)
 	for {
@@ -246,12 +249,12 @@ func TestGuard(t *testing.T) {
 				want = tt.stream[:tt.passed]
 			}
 			for _, sizes := range [][]byte{nil, {0}, {2, 0, 7}} {
-				got, v := through(tt.stream, sizes, 64, smallLimits())
+				got, v := through(tt.stream, sizes, listens, 64, smallLimits())
 				if !bytes.Equal(got, want) || v != tt.want {
 					t.Errorf("chunks %v: passed %d bytes, violation %q, want %d, %q", sizes, len(got), v, len(want), tt.want)
 				}
 			}
-			if n, v := slowGuard(tt.stream, smallLimits()); n != len(want) || v != tt.want {
+			if n, v := slowGuard(tt.stream, listens, smallLimits()); n != len(want) || v != tt.want {
 				t.Errorf("slow guard: passed %d bytes, violation %q, want %d, %q", n, v, len(want), tt.want)
 			}
 		})
@@ -259,7 +262,7 @@ func TestGuard(t *testing.T) {
 }
 
 // FuzzFrame checks that a guarded connection hands out what the slow guard lets pass, whatever the pieces in which the bytes
-// arrive and are asked for: lawful streams unchanged, nothing of a frame above a cap.
+// arrive and are asked for: lawful streams unchanged, nothing of a frame above a cap; of a PUB and of a ROUTER.
 func FuzzFrame(f *testing.F) {
 	hello := concat(greeting(), publisherReady())
 	for _, s := range [][]byte{
@@ -271,20 +274,68 @@ func FuzzFrame(f *testing.F) {
 		concat(greeting(), ready(property("Socket-Type", "SUB"))),
 		[]byte("GET / HTTP/1.1\r\n\r\n"),
 	} {
-		f.Add(s, []byte{3, 0, 60}, byte(7), false)
-		f.Add(s, []byte(nil), byte(255), true)
+		f.Add(s, []byte{3, 0, 60}, byte(7), false, false)
+		f.Add(s, []byte(nil), byte(255), true, false)
+		f.Add(s, []byte(nil), byte(9), true, true)
 	}
-	f.Fuzz(func(t *testing.T, stream, sizes []byte, read byte, greeted bool) {
+	number := func(n uint64) string { return string(binary.BigEndian.AppendUint64(nil, n)) }
+	f.Add(concat(message("", number(3), "a"), message("", "kv", number(4), "b"), message("", "", number(endOfReplay), "")), []byte(nil), byte(90), true, true)
+	f.Fuzz(func(t *testing.T, stream, sizes []byte, read byte, greeted, replay bool) {
+		as, hello := listens, concat(greeting(), publisherReady())
+		if replay {
+			as, hello = asker, concat(greeting(), ready(property("Socket-Type", "ROUTER")))
+		}
 		if greeted {
-			stream = concat(greeting(), publisherReady(), stream)
+			stream = concat(hello, stream)
 		}
 		l := smallLimits()
-		n, want := slowGuard(stream, l)
-		got, v := through(stream, sizes, 1+int(read), l)
+		n, want := slowGuard(stream, as, l)
+		got, v := through(stream, sizes, as, 1+int(read), l)
 		if !bytes.Equal(got, stream[:n]) || v != want {
 			t.Fatalf("passed %d bytes, violation %q, want %d, %q", len(got), v, n, want)
 		}
+		if greeted && len(got) > len(hello) {
+			checkMessages(t, got[len(hello):])
+		}
 	})
+}
+
+// checkMessages reads the messages that passed, live ones or replies.
+func checkMessages(t *testing.T, p []byte) {
+	var frames [][]byte
+	for len(p) > 0 {
+		header, size := shortHeader, uint64(0)
+		if p[0]&flagLong != 0 {
+			header = longHeader
+		}
+		if len(p) < header {
+			return
+		}
+		for _, b := range p[1:header] {
+			size = size<<8 | uint64(b)
+		}
+		if uint64(len(p)-header) < size {
+			return
+		}
+		flags, body := p[0], p[header:header+int(size)]
+		p = p[header+int(size):]
+		if flags&flagCommand != 0 {
+			_, _ = pong(body)
+			continue
+		}
+		if frames = append(frames, body); flags&flagMore != 0 {
+			continue
+		}
+		seq, payload, err := parseReply(frames)
+		whole := len(frames) > 1 && len(frames[len(frames)-2]) == 8
+		if (err == nil) != whole || whole && (!bytes.Equal(payload, body) || seq != binary.BigEndian.Uint64(frames[len(frames)-2])) {
+			t.Fatalf("%d frames: batch %d, %v", len(frames), seq, err)
+		}
+		if _, _, err := parseMessage(frames); (err == nil) != (whole && seq != endOfReplay) {
+			t.Fatalf("%d frames, batch %d: %v", len(frames), seq, err)
+		}
+		frames = nil
+	}
 }
 
 func TestParseMessage(t *testing.T) {
@@ -344,7 +395,7 @@ func TestWorkedExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, v := through(concat(greeting(), publisherReady(), b), nil, 4096, Limits{}.withDefaults())
+	out, v := through(concat(greeting(), publisherReady(), b), nil, listens, 4096, Limits{}.withDefaults())
 	if v != "" || !bytes.HasSuffix(out, b) {
 		t.Fatalf("violation %q", v)
 	}

@@ -20,6 +20,7 @@ type tracker struct {
 	// The mirror is what the engine held before the batch next; anchored says that there is such a number.
 	next     uint64
 	anchored bool
+	start    uint64   // the batch from which on the mirror has all
 	complete bool     // the mirror has followed from batch 0
 	last     []byte   // payload of the batch before next, nil when digest has its digest
 	digest   [16]byte // of the batch before next
@@ -119,7 +120,7 @@ func (t *tracker) restore(p position, now time.Time) {
 		return
 	}
 	t.do.quiet(true)
-	t.next, t.anchored, t.digest, t.last = p.seq+1, true, p.digest, nil
+	t.next, t.start, t.anchored, t.digest, t.last = p.seq+1, p.seq+1, true, p.digest, nil
 	t.since = now
 	t.setComplete(p.complete)
 }
@@ -249,13 +250,14 @@ func (t *tracker) take(seq uint64, payload []byte, replayed bool) {
 		t.last = payload
 	}
 	if !t.do.apply(seq, payload, replayed) {
+		t.start = t.next
 		t.setComplete(false)
 	}
 }
 
 // anchor says that the mirror is empty before the batch seq.
 func (t *tracker) anchor(seq uint64) {
-	t.next, t.anchored = seq, true
+	t.next, t.start, t.anchored = seq, seq, true
 	t.setComplete(seq == 0)
 	if seq == 0 {
 		t.missed = false

@@ -148,29 +148,28 @@ func (t *tracker) opens(seq uint64, payload []byte) bool {
 	case r.why == toProve && seq > r.from:
 		t.startOver(CauseLost)
 		return false
-	case r.why == toFill || r.why == toRefill:
-		if t.mode != catching {
-			t.missed = false
-			t.do.online(false)
-			t.do.quiet(true)
-			t.mode, t.trigger, t.asked = catching, toFill, 1
-		}
-		t.forget(CauseLost)
-		t.anchor(seq)
-		r.next, r.partial = seq, seq > 0
 	case r.why == toLook && r.from < seq && seq < t.next: // so much has come meanwhile that nothing is lost
 		t.close(replayPartial)
 		return false
-	default:
-		if seq > r.from {
-			// Engines keep so many batches (buffer_steps) and begin with the oldest.
-			t.unrepaired()
-			t.forget(CauseLost)
-			t.anchor(seq)
-			r.partial = true
-		}
-		r.next = seq
+	case r.why == toRefill && t.anchored && t.start <= seq && seq < t.next: // nothing that the mirror lacks
+		t.missed = false
+		t.close(replayPartial)
+		return false
+	case r.why != toFill && r.why != toRefill && seq == r.from:
+		return true
 	}
+	// The mirror is empty before the batch. It may be a later one than was asked for: engines keep so many (buffer_steps) and
+	// begin with the oldest.
+	if t.mode != catching {
+		t.do.online(false)
+		t.do.quiet(true)
+		t.mode, t.trigger, t.asked = catching, toFill, 1
+	}
+	t.unrepaired()
+	t.forget(CauseLost)
+	t.anchor(seq)
+	t.missed = false
+	r.next, r.partial = seq, seq > 0
 	return true
 }
 
@@ -226,7 +225,7 @@ func (t *tracker) failed(o outcome) {
 	}
 	cause := CauseLost
 	switch {
-	case o == replayUnreachable && t.request.any && t.asked < maxAsked: // it was there
+	case (o == replayUnreachable && t.request.any || o == replayTimeout && t.request.news) && t.asked < maxAsked: // it was there
 		t.catch(toRepair, t.proof())
 		return
 	case !unheard:

@@ -216,6 +216,25 @@ func TestTracker(t *testing.T) {
 			{"end", "ended complete, apply 12, " + up},
 			{"live 14", catch + ", ask repair 12"},
 		}},
+		{name: "unreachable, and what the engine keeps later is less than what was heard", scenes: []scene{
+			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
+			{"live 7", ""},
+			{"fail unreachable", "ended unreachable, reset lost, apply 7, " + up},
+			{"tick 1 1", ""},
+			{"live 8 9 10", "apply 8, apply 9, apply 10"},
+			{"tick 1", "ask refill 0"},
+			{"reply 8", "ended partial"},
+			{"tick 1 300", "ask look 10"}, // nor is it asked for again
+			{"live 11", "apply 11"},
+		}},
+		{name: "unreachable, and what the engine keeps later is more than what was heard", scenes: []scene{
+			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
+			{"live 7", ""},
+			{"fail unreachable", "ended unreachable, reset lost, apply 7, " + up},
+			{"tick 1 1 1", "ask refill 0"},
+			{"reply 6 7", catch + ", reset lost, replayed 6, replayed 7"},
+			{"end", "ended partial, " + up},
+		}},
 		{name: "start: cut off in the middle", scenes: []scene{
 			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
 			{"reply 0 1", "reset lost, complete true, replayed 0, replayed 1"},
@@ -227,6 +246,8 @@ func TestTracker(t *testing.T) {
 			{"connect", "reset disconnect, online false, quiet true, ask fill 0"},
 			{"live 7 9", ""},
 			{"reply 0 1", "reset lost, complete true, replayed 0, replayed 1"},
+			{"fail timeout", "ended timeout, ask repair 1"}, // it has brought something
+			{"reply 1", ""},
 			{"fail timeout", "ended timeout, reset lost, complete false, apply 7, reset gap, apply 9, " + up},
 			{"disconnect", "online false"},
 			{"connect", "reset disconnect, " + up + ", ask refill 0"},
@@ -391,8 +412,8 @@ func TestTracker(t *testing.T) {
 		}},
 		{name: "silence: the last batch is not kept", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
-			{"reply 4 5", "reset lost, complete false, replayed 4, replayed 5"},
-			{"end", "ended partial"},
+			{"reply 4 5", catch + ", reset lost, complete false, replayed 4, replayed 5"},
+			{"end", "ended partial, " + up},
 		}},
 		{name: "silence: the last batch is not kept, and live went on", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
@@ -401,8 +422,10 @@ func TestTracker(t *testing.T) {
 		}},
 		{name: "silence: nor the one after it", begun: true, scenes: []scene{
 			{"tick 1 2", "ask look 3"},
-			{"reply 5 6", "reset lost, complete false, replayed 5, replayed 6"},
-			{"end", "ended partial"},
+			{"reply 5", catch + ", reset lost, complete false, replayed 5"}, // of long ago: not to be matched
+			{"live 7", ""},
+			{"reply 6", "replayed 6"},
+			{"end", "ended partial, apply 7, " + up},
 		}},
 		{name: "restart behind a lasting connection", begun: true, scenes: []scene{
 			{"live 1b", "reset backwards, complete false, " + catch + ", ask fill 0"},
@@ -418,18 +441,18 @@ func TestTracker(t *testing.T) {
 		}},
 		{name: "restart seen from its first batch, after many", begun: true, scenes: []scene{
 			{"live 4 5 6", "apply 4, apply 5, apply 6"},
-			{"live 99", catch + ", ask repair 7"},
+			{"live 99", catch + ", ask repair 6"},
 			{"fail timeout", "ended timeout, repaired false, reset gap, complete false, apply 99, " + up},
 			{"live 0b", "reset backwards, complete true, apply 0b"},
 		}},
 		{name: "a late batch", begun: true, scenes: []scene{
-			{"live 5 4", catch + ", ask repair 4, ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
+			{"live 5 4", catch + ", ask repair 3, ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
 			{"reply 0 1 2 3 4 5", "reset lost, complete true, replayed 0, replayed 1, replayed 2, replayed 3, replayed 4, replayed 5"},
 			{"end", "ended complete, " + up},
 			{"live 6", "apply 6"},
 		}},
 		{name: "a late batch and no answer", begun: true, scenes: []scene{
-			{"live 5 4", catch + ", ask repair 4, ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
+			{"live 5 4", catch + ", ask repair 3, ended abandoned, repaired false, reset backwards, complete false, ask fill 0"},
 			{"fail timeout", "ended timeout, reset gap, " + up},
 			{"live 6", "apply 6"},
 		}},

@@ -251,6 +251,9 @@ func TestParseReportsEveryProblem(t *testing.T) {
 		{"a pool's own header for the salt", pool + "  salt_header: X-Tenant\n  match: {header: {name: x-tenant, value: a}}\n", []string{
 			`k.yaml:5: pools[0].salt_header: "X-Tenant" stands at pools[0].match.header: a header that clients send can be no salt`,
 		}},
+		{"a gateway's header for the salt", pool + "  salt_header: X-Gateway-Destination-Endpoint-Subset\n", []string{
+			`k.yaml:5: pools[0].salt_header: "X-Gateway-Destination-Endpoint-Subset" has a meaning of its own`,
+		}},
 		{"a target for the salt", pool + "  salt_header: X-Target-Endpoint-2\n", []string{`k.yaml:5: pools[0].salt_header: "X-Target-Endpoint-2" has a meaning of its own`}},
 		{"tiers", pool + "  tiers:\n    host_weight: 1.5\n    disk_weight: NaN\n    demote: 25h\n    media:\n    - {name: CPU, tier: host}\n    - {name: cpu, tier: ram}\n" +
 			"    - {name: x, tier: ignore, lifetime: 1m}\n    - {tier: disk, lifetime: 48h}\n  adapter_ids: [{id: -1, name: a}, {id: 2}, {id: 2, name: b}, {name: c}]\n", []string{

@@ -24,7 +24,7 @@ var (
 	// meant are headers that Envoy, the router or engines read or write.
 	meant = []string{
 		"host", "content-length", "content-type", "content-encoding", "expect", "x-request-id", "x-forwarded-for", "x-forwarded-proto",
-		"x-gateway-destination-endpoint", "x-data-parallel-rank",
+		"x-data-parallel-rank",
 	}
 )
 
@@ -348,7 +348,8 @@ func (d *decoder) saltHeader(path, name string) {
 		d.at(path, "%q belongs to one connection, not to a request", name)
 	case slices.Contains(withheld, lower):
 		d.at(path, "%q may hold a credential, which Envoy keeps from the router", name)
-	case slices.Contains(meant, lower), strings.HasPrefix(lower, "x-envoy-"), strings.HasPrefix(lower, "x-kvsteer-"), strings.HasPrefix(lower, "x-target-endpoint"):
+	case slices.Contains(meant, lower), strings.HasPrefix(lower, "x-envoy-"), strings.HasPrefix(lower, "x-kvsteer-"), strings.HasPrefix(lower, "x-target-endpoint"),
+		strings.HasPrefix(lower, "x-gateway-destination-endpoint"):
 		d.at(path, "%q has a meaning of its own", name)
 	}
 }

@@ -272,11 +272,17 @@ func TestRefreshOutcomes(t *testing.T) {
 				var log strings.Builder
 				s, stop := f.start(t, Options{Pools: []Config{refreshed(one)}, Metrics: NewMetrics(reg), Log: slog.New(slog.NewTextHandler(&log, nil))})
 				pass(time.Second)
-				want := fmt.Sprintf(`
+				want := `
 # HELP kvsteer_pool_models_refreshes_total Questions to the endpoint for the models and adapters that it serves, by outcome: ok, unreachable, refused, failed, bad_reply.
 # TYPE kvsteer_pool_models_refreshes_total counter
-kvsteer_pool_models_refreshes_total{endpoint="10.0.0.1:8000",outcome=%q,pool="chat"} 1
-`, tt.want)
+`
+				for _, o := range refreshOutcomes() {
+					n := 0
+					if string(o) == tt.want {
+						n = 1
+					}
+					want += fmt.Sprintf("kvsteer_pool_models_refreshes_total{endpoint=\"10.0.0.1:8000\",outcome=%q,pool=\"chat\"} %d\n", o, n)
+				}
 				if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "kvsteer_pool_models_refreshes_total"); err != nil {
 					t.Error(err)
 				}

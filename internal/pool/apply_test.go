@@ -234,8 +234,8 @@ func requireSeries(t *testing.T, reg *prometheus.Registry, endpoints ...string) 
 			}
 		}
 	}
-	if len(endpoints) > 0 && ofEndpoints != 4 {
-		t.Errorf("%d families of endpoints, want 4", ofEndpoints)
+	if len(endpoints) > 0 && ofEndpoints != 5 {
+		t.Errorf("%d families of endpoints, want 5", ofEndpoints)
 	}
 }
 

@@ -97,6 +97,9 @@ func (m *Metrics) set(e *Endpoint) {
 		vec.WithLabelValues(e.pool, e.addr).Set(v)
 	}
 	m.failures.WithLabelValues(e.pool, e.addr)
+	for _, o := range refreshOutcomes() { // from zero, so that a first one shows in a rate
+		m.refreshes.WithLabelValues(e.pool, e.addr, string(o))
+	}
 }
 
 func (m *Metrics) remove(e *Endpoint) {

@@ -66,7 +66,8 @@ func (sc *scratch) restrict(allowed func(addr string) bool) (indexed bool) {
 	return slices.ContainsFunc(sc.candidates, func(c candidate) bool { return c.blockSize > 0 })
 }
 
-// ranked lists so many candidates by the costs of the last placement: the two choices first, whatever tie made them so, then the others.
+// ranked lists so many candidates by the costs of the last placement: the two choices first, whatever tie made them so, then the others. Those that
+// cannot be a second choice are left out: all attempts carry the one rank.
 func (sc *scratch) ranked(first, second, most int) []string {
 	if most <= 0 {
 		return nil
@@ -87,6 +88,9 @@ func (sc *scratch) ranked(first, second, most int) []string {
 	slices.SortStableFunc(sc.at, func(a, b int) int { return cmp.Compare(rank(a), rank(b)) })
 	addrs := make([]string, 0, min(most, len(sc.at)))
 	for _, i := range sc.at {
+		if math.IsInf(rank(i), 1) {
+			break
+		}
 		if addr := sc.candidates[i].endpoint.Addr(); !slices.Contains(addrs, addr) {
 			if addrs = append(addrs, addr); len(addrs) == most {
 				break

@@ -129,6 +129,32 @@ func TestShed(t *testing.T) {
 	}
 }
 
+// A request that belongs to no pool is left alone while no pool is to be obeyed: nobody has asked that requests be refused.
+func TestNoPoolIsNotObeyed(t *testing.T) {
+	tests := []struct {
+		name       string
+		chat, code Mode
+		want       Mode
+	}{
+		{"both on", ModeOn, ModeOn, ModeOn},
+		{"one on", ModeObserve, ModeOn, ModeOn},
+		{"observed", ModeObserve, ModeObserve, ModeObserve},
+		{"observed and off", ModeOff, ModeObserve, ModeObserve},
+		{"off", ModeOff, ModeOff, ModeOff},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, Options{}, chat(2), code())
+			w.mode("chat", tt.chat, 100)
+			w.mode("code", tt.code, 100)
+			d := w.r.Decide(t.Context(), given("gpt", run(1, block)))
+			if d.Reason != ReasonNoPool || d.Mode != tt.want || d.Endpoint != "" {
+				t.Errorf("decision %+v, want mode %s", d, tt.want)
+			}
+		})
+	}
+}
+
 // What a request is charged with goes where it is served, and its record ends it there.
 func TestServing(t *testing.T) {
 	tests := []struct {

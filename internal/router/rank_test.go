@@ -182,10 +182,13 @@ func TestPinnedToNoMissingRank(t *testing.T) {
 	w.r.Offer("chat", address(0), 1)
 	seen := map[string]bool{}
 	for range 100 {
-		d := w.sendAlone(Request{Unread: true, Host: "x"})
+		d := w.sendAlone(Request{Unread: true, Host: "x", Ranked: 8})
 		seen[fmt.Sprintf("%s/%d", d.Endpoint, d.Rank)] = true
-		if d.Rank == 1 && d.Second != "" {
+		if d.Rank == 1 && (d.Second != "" || len(d.Ranked) != 1) {
 			t.Fatalf("%+v: no other endpoint has rank 1", d)
+		}
+		if d.Rank == 0 && len(d.Ranked) != 2 {
+			t.Fatalf("%+v: both endpoints have rank 0", d)
 		}
 	}
 	want := map[string]bool{address(0) + "/0": true, address(1) + "/0": true, address(1) + "/1": true}

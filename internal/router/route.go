@@ -41,7 +41,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	f, adapter := r.fleetOf(keyed, &parsed)
 	if f == nil {
-		d.Reason = ReasonNoPool
+		d.Mode, d.Reason = r.modeWithoutPool(), ReasonNoPool
 		return d
 	}
 	mode, counts := f.steering.Load().draw(r.random)
@@ -170,6 +170,21 @@ func (r *Router) fleetOf(keyed *fleet, parsed *openai.Request) (f *fleet, adapte
 		parsed.Reason = openai.Reason(ReasonUnknownModel)
 	}
 	return keyed, ""
+}
+
+// modeWithoutPool is the mode of requests that belong to no pool: the strongest of all pools' modes. While none is on, nobody wants requests
+// to be refused for want of an endpoint.
+func (r *Router) modeWithoutPool() Mode {
+	m := ModeOff
+	for _, f := range r.all() {
+		switch f.steering.Load().mode {
+		case ModeOn:
+			return ModeOn
+		case ModeObserve:
+			m = ModeObserve
+		}
+	}
+	return m
 }
 
 // outcome is the reason of a request that was matched.

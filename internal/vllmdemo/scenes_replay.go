@@ -44,6 +44,7 @@ func (s *site) afterCuts(ctx context.Context, out io.Writer, rng *rand.Rand, scr
 	checks := []Check{
 		most(part, "requests answered", f.Answered, len(script)*turns, 100),
 		f.never(part, "more predicted than cached, by more than a block"),
+		{Part: part, What: "the same of those matched by their text while the engines were away", Got: share(f.OverText, f.Answered-f.Matched), OK: true},
 		{Part: part, What: "decisions by reason", Got: counts(f.Reasons), OK: true},
 		{Part: part, What: "batches replayed", Got: fmt.Sprintf("%.0f", after.batches-before.batches), Want: "some", OK: after.batches > before.batches},
 		{Part: part, What: "complete replays", Got: fmt.Sprintf("%.0f", after.replays-before.replays), Want: fmt.Sprintf("at least %d", 2*len(s.engines)), OK: after.replays-before.replays >= float64(2*len(s.engines))},

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"regexp"
+	"time"
 )
 
 // replayKey is how the example's configurations name a replay socket.
@@ -124,6 +125,11 @@ func (s *site) showChanges(ctx context.Context, out io.Writer, r *Report, engine
 	// One conversation at a time: what two at once evict of each other nobody can predict.
 	const part = "chat while an engine evicts"
 	talks := script(seed+1, s.fewer(), s.model, s.adapter)
+	for _, c := range talks {
+		for i := range c.turns {
+			c.turns[i].think = 150 * time.Millisecond // for the events alone: nobody else talks
+		}
+	}
 	all, f, err := s.chat(ctx, out, talks, 1)
 	if err != nil {
 		return err

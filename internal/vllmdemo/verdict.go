@@ -16,15 +16,16 @@ type Figures struct {
 	Requests    int            `json:"requests"`
 	Answered    int            `json:"answered"`
 	FollowUps   int            `json:"follow_ups"`
-	Held        int            `json:"held"`      // follow-ups whose engine reports the turn before cached
-	Followed    int            `json:"followed"`  // follow-ups at an engine that answered a turn before
-	Predicted   int            `json:"predicted"` // requests whose cached tokens are within one block of the prediction
-	Exact       int            `json:"exact"`     // and equal to it
-	Over        int            `json:"over"`      // more than one block less was cached than predicted
-	Counted     int            `json:"counted"`   // prompts with as many tokens as the engine counts, of those that were matched
-	Matched     int            `json:"matched"`   // requests whose prompt was matched
-	Obeyed      int            `json:"obeyed"`    // requests answered by the router's first choice
-	Foretold    int            `json:"predicted_tokens"`
+	Held        int            `json:"held"`             // follow-ups whose engine reports the turn before cached
+	Followed    int            `json:"followed"`         // follow-ups at an engine that answered a turn before
+	Predicted   int            `json:"predicted"`        // requests whose cached tokens are within one block of the prediction
+	Exact       int            `json:"exact"`            // and equal to it
+	Over        int            `json:"over"`             // matched by blocks, and more than a block less was cached than predicted
+	OverText    int            `json:"over_text"`        // the same of those matched by text, whose prediction is an estimate
+	Counted     int            `json:"counted"`          // prompts with as many tokens as the engine counts, of those that were matched
+	Matched     int            `json:"matched"`          // requests whose prompt was matched
+	Obeyed      int            `json:"obeyed"`           // requests answered by the router's first choice
+	Foretold    int            `json:"predicted_tokens"` // of requests matched by blocks
 	Prompt      int            `json:"prompt_tokens"`
 	Cached      int            `json:"cached_tokens"`
 	PerEndpoint map[string]int `json:"per_endpoint"`
@@ -48,15 +49,16 @@ func judge(all []seen) Figures {
 		f.Answered++
 		f.Prompt += s.reply.PromptTokens
 		f.Cached += s.reply.CachedTokens
-		f.Foretold += int(s.entry.Matched)
 		f.PerEndpoint[s.entry.Upstream]++
 		f.Kinds[s.kind]++
 		f.Reasons[s.entry.Reason]++
 		if s.entry.Upstream == s.entry.Endpoint {
 			f.Obeyed++
 		}
-		if s.entry.Rung == "exact" { // in other rungs prompt tokens are an estimate
+		exact := s.entry.Rung == "exact" // in other rungs prompt tokens are an estimate
+		if exact {
 			f.Matched++
+			f.Foretold += int(s.entry.Matched)
 			if int(s.entry.Prompt) == s.reply.PromptTokens {
 				f.Counted++
 			}
@@ -67,8 +69,10 @@ func judge(all []seen) Figures {
 			f.Predicted++
 		case -block <= over && over <= block:
 			f.Predicted++
-		case over > block:
+		case over > block && exact:
 			f.Over++
+		case over > block:
+			f.OverText++
 		}
 		if s.turn == 0 {
 			continue

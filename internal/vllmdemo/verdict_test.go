@@ -31,6 +31,8 @@ func TestJudge(t *testing.T) {
 	moved.entry.Endpoint = "a"
 	unmatched := one(4, 0, "a", 0, 64, 200)
 	unmatched.entry.Rung, unmatched.entry.Prompt = "load", 190
+	guessed := one(6, 0, "a", 128, 32, 200)
+	guessed.entry.Rung = "approximate"
 	miscounted := one(5, 0, "a", 0, 0, 100)
 	miscounted.entry.Prompt = 101
 	for name, tt := range map[string]struct {
@@ -47,6 +49,7 @@ func TestJudge(t *testing.T) {
 		"two blocks less": {[]seen{one(0, 0, "a", 128, 64, 130)}, Figures{Requests: 1, Answered: 1, Over: 1, Matched: 1, Counted: 1, Obeyed: 1, Foretold: 128, Prompt: 130, Cached: 64}},
 		"not answered":    {[]seen{failed}, Figures{Requests: 1}},
 		"not matched":     {[]seen{unmatched}, Figures{Requests: 1, Answered: 1, Obeyed: 1, Prompt: 200, Cached: 64}},
+		"by text":         {[]seen{guessed}, Figures{Requests: 1, Answered: 1, OverText: 1, Obeyed: 1, Prompt: 200, Cached: 32}},
 		"counted wrong":   {[]seen{miscounted}, Figures{Requests: 1, Answered: 1, Predicted: 1, Exact: 1, Matched: 1, Obeyed: 1, Prompt: 100}},
 		"follow-ups": { // held and at a, not held and at b, back at a
 			[]seen{one(1, 0, "a", 0, 0, 100), one(1, 1, "a", 96, 96, 200), one(1, 2, "b", 0, 0, 300), one(1, 3, "a", 256, 256, 400)},

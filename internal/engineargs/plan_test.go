@@ -212,3 +212,30 @@ func TestRanks(t *testing.T) {
 		t.Errorf("replay ports %v", got)
 	}
 }
+
+// TestHashSeed holds that engines get the seed that the router computes their hashes with, and that a seed that it does not know of is said.
+func TestHashSeed(t *testing.T) {
+	const endpoint = `{address: "127.0.0.1:8000", events: {listen: "tcp://127.0.0.1:5557"}}`
+	for name, tt := range map[string]struct {
+		seed, want string
+		said       bool
+	}{
+		"not set":        {"", "0", true},
+		"a number":       {"42", "42", false},
+		"the usual seed": {"0", "0", false},
+		"not a number":   {"random", "random", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engines, err := Plan(parse(t, fmt.Sprintf("pools: [{name: chat, models: [tiny], hash_seed: %q, endpoints: [%s]}]", tt.seed, endpoint)), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff([]Variable{{"PYTHONHASHSEED", tt.want}}, engines[0].Env); d != "" {
+				t.Errorf("environment (-want +got):\n%s", d)
+			}
+			if said := strings.Contains(strings.Join(engines[0].Notes, "\n"), "hash_seed"); said != tt.said {
+				t.Errorf("a note about hash_seed: %t, want %t", said, tt.said)
+			}
+		})
+	}
+}

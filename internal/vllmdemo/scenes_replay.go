@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -17,11 +18,17 @@ func (s *site) afterCuts(ctx context.Context, out io.Writer, rng *rand.Rand, scr
 	defer s.eachRelay(func(a string) { s.relays[a].Mend() })
 	total := int64(len(script) * turns)
 	var n atomic.Int64
+	var mu sync.Mutex // breaks and mends are in order
 	all, f, err := s.chatWith(ctx, out, script, parallel, func() {
 		switch n.Add(1) {
 		case total / 8, total * 5 / 8:
+			mu.Lock()
+			defer mu.Unlock()
+			_ = s.untilRouted(ctx, s.engines) // the replay after the first cut is over; an error shows below
 			s.eachRelay(func(a string) { s.relays[a].Break() })
 		case total * 3 / 8, total * 7 / 8:
+			mu.Lock()
+			defer mu.Unlock()
 			s.eachRelay(func(a string) { s.relays[a].Mend() })
 		}
 	})

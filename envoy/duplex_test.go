@@ -80,7 +80,7 @@ func TestFullDuplex(t *testing.T) {
 		// A dead first choice moves on, and takes the body with it.
 		site.chat1.stop()
 		site.router.decide(site.chat1.addr, site.chat2.addr)
-		for range 10 {
+		for range 3 {
 			p.want(t, call{body: make([]byte, 900_000)}, 200, "chat2")
 		}
 		if all := site.chat2.requests(); all[len(all)-1].body != 900_000 {
@@ -123,6 +123,7 @@ func TestFullDuplexRouterFails(t *testing.T) {
 // TestFullDuplexHang has a router take the body and say nothing, in a process that answers pings: only the idle timeout ends that.
 func TestFullDuplexHang(t *testing.T) {
 	onEachRelease(t, func(t *testing.T, s setup) {
+		t.Parallel()
 		site := newSite(t)
 		o := s.options(site.onePool())
 		o.Body, o.Listen, o.Admin = BodyFullDuplex, "127.0.0.1:0", "127.0.0.1:0"

@@ -371,10 +371,12 @@ func TestAnyOptions(t *testing.T) {
 			continue
 		}
 		rendered++
-		requireSame(t, o)
-		a, _ := Render(o)
-		b, _ := Render(o)
-		if string(a) != string(b) {
+		text, err := Render(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		requireSame(t, o, text)
+		if again, _ := Render(o); string(text) != string(again) {
 			t.Fatal("two renderings differ")
 		}
 	}

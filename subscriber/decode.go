@@ -42,9 +42,10 @@ type batch struct {
 //
 // Unknown tags, keys and slots are skipped.
 type decoder struct {
-	cur cursor
-	mp  *msgpack.Decoder // reads from cur
-	ev  event
+	cur   cursor
+	mp    *msgpack.Decoder // reads from cur
+	batch batch            // as far as it is read
+	ev    event
 }
 
 func newDecoder() *decoder {
@@ -59,43 +60,48 @@ func (d *decoder) init() { d.mp = msgpack.NewDecoder(&d.cur) }
 // valid during the call. An error means that the framing is broken and that
 // events after the last one applied are lost.
 func (d *decoder) decode(payload []byte, apply func(*event)) (batch, error) {
+	d.batch = batch{}
+	err := d.decodeBatch(payload, apply)
+	return d.batch, err
+}
+
+func (d *decoder) decodeBatch(payload []byte, apply func(*event)) error {
 	d.cur = cursor{b: payload}
 	defer d.release()
-	var b batch
 	code, err := d.peek()
 	if err != nil {
-		return b, err
+		return err
 	}
 	if isMap(code) {
-		return b, d.batchMap(&b, apply)
+		return d.batchMap(apply)
 	}
 	n, err := d.arrayLen()
 	if err != nil {
-		return b, err
+		return err
 	}
 	if n < 2 {
-		return b, fmt.Errorf("batch of %d elements: %w", n, errMalformed)
+		return fmt.Errorf("batch of %d elements: %w", n, errMalformed)
 	}
-	if err := d.timestamp(&b); err != nil {
-		return b, err
+	if err := d.timestamp(); err != nil {
+		return err
 	}
 	if err := d.events(apply); err != nil {
-		return b, err
+		return err
 	}
 	if n > 2 {
-		if err := d.rank(&b); err != nil {
-			return b, err
+		if err := d.rank(); err != nil {
+			return err
 		}
 	}
 	for range max(n-3, 0) {
 		if err := d.cur.skip(); err != nil {
-			return b, err
+			return err
 		}
 	}
-	return b, nil
+	return nil
 }
 
-func (d *decoder) batchMap(b *batch, apply func(*event)) error {
+func (d *decoder) batchMap(apply func(*event)) error {
 	n, err := d.mapLen()
 	if err != nil {
 		return err
@@ -108,12 +114,12 @@ func (d *decoder) batchMap(b *batch, apply func(*event)) error {
 		}
 		switch string(key) {
 		case "ts":
-			err = d.timestamp(b)
+			err = d.timestamp()
 		case "events":
 			found = true
 			err = d.events(apply)
 		case "data_parallel_rank", "attn_dp_rank":
-			err = d.rank(b)
+			err = d.rank()
 		default:
 			err = d.cur.skip()
 		}
@@ -140,7 +146,7 @@ func (d *decoder) release() {
 }
 
 // timestamp reads the engine's wall clock, a float64 of seconds.
-func (d *decoder) timestamp(b *batch) error {
+func (d *decoder) timestamp() error {
 	code, err := d.peek()
 	if err != nil {
 		return err
@@ -154,12 +160,12 @@ func (d *decoder) timestamp(b *batch) error {
 	}
 	if ts > 0 && ts < 1<<33 { // until the year 2242; NaN is neither
 		sec, frac := math.Modf(ts)
-		b.published = time.Unix(int64(sec), int64(frac*1e9))
+		d.batch.published = time.Unix(int64(sec), int64(frac*1e9))
 	}
 	return nil
 }
 
-func (d *decoder) rank(b *batch) error {
+func (d *decoder) rank() error {
 	code, err := d.peek()
 	if err != nil {
 		return err
@@ -169,7 +175,7 @@ func (d *decoder) rank(b *batch) error {
 	}
 	n, err := d.int()
 	if err == nil && n >= 0 && n <= math.MaxInt32 {
-		b.rank = int(n)
+		d.batch.rank = int(n)
 	}
 	return err
 }

@@ -67,7 +67,11 @@
 // that it emptied its cache (cleared). Without an answer from a replay
 // socket a connection's end (disconnect) and a missing number (gap) cost
 // everything, too. A batch that follows is applied to the empty mirror: its blocks are
-// announced if their ancestors are in it, and held as orphans otherwise. The
+// announced if their ancestors are in it, and held as orphans otherwise. A number
+// that goes back by less than 64 may be of a batch that a relay delivers late or twice:
+// such a batch is not applied to the empty mirror, as later ones can have
+// removed what it stores, and what follows it counts from the next
+// larger number on, or from a replay. The
 // mirror of a lost connection is kept for Options.Keep. Silence forgets
 // nothing: an engine publishes only changes.
 //
@@ -139,7 +143,8 @@
 // bytes, what follows waits with the kernel and then in the engine's send queue
 // (100,000 batches by default), which drops what does not fit, and that shows
 // as a gap. So a peer costs at most Limits.Buffered, one message, 64 KiB and
-// the mirror, and a listener 8 pending handshakes. A replay socket gets a
+// the mirror, and a listener 32 pending handshakes of 4 KiB. It accepts 500 connections a
+// second, the others wait with the kernel, so that an engine gets in behind 1,000 that stay silent. A replay socket gets a
 // connection for each request, behind the same guard, and costs as much again; so do
 // the live messages that wait for it: what does not fit is dropped and asked
 // for again. The last batch is kept, at most Limits.Message. A replay ends after a

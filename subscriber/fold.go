@@ -51,6 +51,7 @@ type fold struct {
 	// adapters are names by lora_id, of engines that send only that.
 	adapters map[int64][]byte
 	now      time.Time // of the call
+	made     time.Time // when the engine made the event, as far as is known: times that begin with it begin then
 
 	online    bool
 	complete  bool // nothing that the engine published is missing
@@ -163,6 +164,9 @@ func (f *fold) tick(now time.Time) foldStats {
 // Reset is told at once.
 func (f *fold) quiet(on bool) {
 	f.hushed = on
+	if !on {
+		f.mirror.lapse(f.now) // what is replayed may have ended long ago
+	}
 	f.tell()
 }
 
@@ -263,6 +267,10 @@ func (l learned) problem() Problem {
 func (f *fold) event(e *event) {
 	f.stats.events[e.kind]++
 	f.heal.clock++
+	f.made = f.now
+	if at := f.dec.batch.published; f.hushed && !at.IsZero() && at.Before(f.now) {
+		f.made = at // it waited, or is replayed; by the engine's clock, which is of no account for live ones
+	}
 	if f.mirror.overworked() {
 		return
 	}
@@ -329,7 +337,7 @@ func (f *fold) removed(e *event) {
 	}
 	for _, h := range e.hashes {
 		if demote {
-			m.demote(h, class, host, f.now.Add(f.o.demote))
+			m.demote(h, class, host, f.made.Add(f.o.demote))
 		}
 		m.remove(h, class, f.now)
 	}

@@ -129,7 +129,7 @@ func (f *fold) storedKnown(e *event, rule MediumRule) {
 func (f *fold) enterKnown(s storeBlock, c copyClass, rule MediumRule, first bool) drop {
 	switch {
 	case rule.Lifetime > 0:
-		return f.mirror.addUntil(s, c, f.now.Add(rule.Lifetime))
+		return f.mirror.addUntil(s, c, f.made.Add(rule.Lifetime))
 	case first && rule.Medium == MediumDevice:
 		return f.mirror.addFirst(s, c)
 	}
@@ -210,6 +210,7 @@ func (f *fold) storedBlocks(e *event, rule MediumRule) {
 		}
 		var reason drop
 		if e.hasParent {
+			f.rename(s)
 			reason = m.add(s, class)
 		} else {
 			reason = m.addFirst(s, class)

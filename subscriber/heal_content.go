@@ -69,7 +69,7 @@ func (f *fold) topmost(e *event, p proof) (r run, ok bool) {
 	m := f.mirror
 	var above [runClimb]uint64 // contents, the lowest first
 	n := 0
-	r = run{above: e.parent, proof: p, seen: f.now}
+	r = run{above: e.parent, proof: p, seen: f.made}
 	for id := m.byHash.get(e.parent); id != 0; id = m.blocks[id].parent {
 		b := &m.blocks[id]
 		if n == runClimb || b.first || b.ambiguous {
@@ -195,6 +195,42 @@ func (f *fold) assume(s *shelf, last uint32, r *run) {
 	}
 }
 
+// rename makes room for a block that is there as one whose ancestors are assumed: the store of it names its parent, which is assumed under
+// its own hash from then on.
+func (f *fold) rename(s storeBlock) {
+	m := f.mirror
+	if len(m.lapses.heap) == 0 {
+		return
+	}
+	id := m.byHash.get(s.hash)
+	if id == 0 {
+		return
+	}
+	b := &m.blocks[id]
+	class, ok := m.copies.lapsing(&b.copies)
+	if !ok || b.first || b.above == s.above || b.content != s.content {
+		return
+	}
+	above := b.parent
+	m.removeCopy(id, class)
+	if above == 0 {
+		return
+	}
+	parent := m.blocks[above]
+	if class, ok := m.copies.lapsing(&parent.copies); ok && parent.child == 0 {
+		m.removeCopy(above, class)
+	}
+	if m.byHash.get(s.above) != 0 {
+		return
+	}
+	named := storeBlock{hash: s.above, above: parent.above, first: parent.first, content: parent.content}
+	if m.addUntil(named, class, f.made.Add(assumedFor)) == dropNone {
+		if id := m.byHash.get(s.above); id != 0 {
+			m.blocks[id].inferred = true
+		}
+	}
+}
+
 // lapsing returns the class of an assumed copy on the device.
 func (s *copySet) lapsing(l *copyList) (copyClass, bool) {
 	if l.count == 0 {
@@ -217,10 +253,10 @@ func (f *fold) refresh(id uint32) {
 		return
 	}
 	if h.origin.IsZero() {
-		h.origin = f.now
+		h.origin = f.made
 	}
-	stamp := uint16(f.now.Sub(h.origin)/(assumedFor/assumeSteps)) + 1
-	until := f.now.Add(assumedFor)
+	stamp := uint16(f.made.Sub(h.origin)/(assumedFor/assumeSteps)) + 1
+	until := f.made.Add(assumedFor)
 	for range refreshWalk {
 		b := &m.blocks[id]
 		if b.fresh == stamp {

@@ -196,6 +196,28 @@ func TestRunRules(t *testing.T) {
 		{"the parent is removed", func(b *bench) { b.witness(b.p); b.fold(b.event); b.fold(removedEvent(b.hash[5])) }, 5},
 		{"the parent is removed before the prompt", func(b *bench) { b.fold(b.event); b.fold(removedEvent(b.hash[5])); b.witness(b.p) }, 0},
 		{"another ancestor is removed: not seen", func(b *bench) { b.witness(b.p); b.fold(b.event); b.fold(removedEvent(b.hash[2])) }, 8},
+		{"the parent is computed again", func(b *bench) {
+			b.witness(b.p)
+			b.fold(b.event)
+			b.fold(storedEvent(b.hash[4], 16, b.p.Tokens[5*16:6*16], b.hash[5]))
+		}, 8},
+		{"the parent is computed again, and its copies are removed", func(b *bench) {
+			b.witness(b.p)
+			b.fold(b.event)
+			b.fold(storedEvent(b.hash[4], 16, b.p.Tokens[5*16:6*16], b.hash[5]))
+			b.fold(removedEvent(b.hash[5]), removedEvent(b.hash[5]))
+		}, 5},
+		{"the parent is computed again, and its parent is removed", func(b *bench) {
+			b.witness(b.p)
+			b.fold(b.event)
+			b.fold(storedEvent(b.hash[4], 16, b.p.Tokens[5*16:6*16], b.hash[5]))
+			b.fold(removedEvent(b.hash[4]))
+		}, 4},
+		{"more than the parent is computed again", func(b *bench) {
+			b.witness(b.p)
+			b.fold(b.event)
+			b.fold(storedEvent(b.hash[3], 16, b.p.Tokens[4*16:6*16], b.hash[4:6]...))
+		}, 8},
 		{"after its time", func(b *bench) {
 			b.witness(b.p)
 			b.fold(b.event)

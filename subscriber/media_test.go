@@ -156,3 +156,44 @@ func TestGhosts(t *testing.T) {
 		t.Error("a ghost outlives its time")
 	}
 }
+
+// TestTiersReplayed: times that begin with an event begin when the engine made it, and not when it is replayed.
+func TestTiersReplayed(t *testing.T) {
+	start := time.Unix(10_000, 0)
+	play := func(at int, events ...any) []byte {
+		return pack([]any{float64(start.Unix()) + float64(at), events, 0})
+	}
+	for _, c := range []struct {
+		name   string
+		replay [][]byte
+		later  int // seconds until a tick
+		want   []string
+	}{
+		{name: "a disk, its time is over", replay: [][]byte{play(-3600, st("", "a"), known("DISK", "a")), play(-3590, rm("a"))}},
+		{name: "a disk, its time is not over", replay: [][]byte{play(-590, st("", "a"), known("DISK", "a")), play(-580, rm("a"))}, later: 9, want: []string{"+any a"}},
+		{name: "a disk, its time is over soon", replay: [][]byte{play(-590, st("", "a"), known("DISK", "a")), play(-580, rm("a"))}, later: 10, want: []string{"+any a", "-any a"}},
+		{name: "demoted long ago", replay: [][]byte{play(-3600, st("", "a")), play(-3590, rm("a"))}},
+		{name: "demoted a moment ago", replay: [][]byte{play(-3600, st("", "a")), play(-5, rm("a"))}, later: 4, want: []string{"+any a"}},
+		{name: "the engine's clock is ahead", replay: [][]byte{play(60, st("", "a")), play(61, rm("a"))}, later: 9, want: []string{"+any a"}},
+		{name: "no time", replay: [][]byte{pack([]any{nil, []any{st("", "a"), rm("a")}, 0})}, later: 9, want: []string{"+any a"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sink := newNamedSink()
+			f := newFold(foldOptions{pool: "chat", sink: sink, demote: 10 * time.Second})
+			f.quiet(true)
+			for _, payload := range c.replay {
+				if _, err := f.fold(payload, start); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.quiet(false)
+			f.tick(start.Add(time.Duration(c.later) * time.Second))
+			if d := cmp.Diff(c.want, sink.log); d != "" {
+				t.Errorf("told (-want +got):\n%s", d)
+			}
+			if err := f.mirror.check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

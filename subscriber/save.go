@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"unicode"
 )
 
@@ -129,6 +130,7 @@ func (f savedFile) setAside() error {
 type StateDir struct {
 	path  string
 	slots chan struct{} // snapshots that may be in memory or being written at one time
+	held  *os.File      // the folder, locked from Prepare to Release
 }
 
 // savesAtOnce bounds the snapshots of a process: each takes some 20 bytes for a block of its mirror.
@@ -142,12 +144,16 @@ func NewStateDir(path string) *StateDir {
 	return &StateDir{path: path, slots: make(chan struct{}, savesAtOnce)}
 }
 
-// Prepare makes the folder if it is missing, for its owner alone, and checks that files can be written there.
+// Prepare makes the folder if it is missing, for its owner alone, checks that files can be written there, and holds the folder until
+// Release: two routers would remove each other's files.
 func (d *StateDir) Prepare() error {
 	if d == nil {
 		return nil
 	}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return err
+	}
+	if err := d.hold(); err != nil {
 		return err
 	}
 	probe, err := os.CreateTemp(d.path, "probe-*")
@@ -156,6 +162,34 @@ func (d *StateDir) Prepare() error {
 	}
 	_, err = probe.WriteString(saveMagic)
 	return errors.Join(err, probe.Close(), os.Remove(probe.Name()))
+}
+
+// hold locks the folder. The kernel ends the lock with the process, however that ends.
+func (d *StateDir) hold() error {
+	if d.held != nil {
+		return nil
+	}
+	folder, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	// File systems without locks (some network file systems) are used unlocked.
+	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		_ = folder.Close()
+		return fmt.Errorf("%s: in use by another router", d.path)
+	}
+	d.held = folder
+	return nil
+}
+
+// Release lets another process use the folder. It is to be called when no subscriber runs any more.
+func (d *StateDir) Release() error {
+	if d == nil || d.held == nil {
+		return nil
+	}
+	err := d.held.Close()
+	d.held = nil
+	return err
 }
 
 // Forget removes what is saved of an endpoint's rank.

@@ -490,6 +490,14 @@ func TestStateDir(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)
 	}
+	other := NewStateDir(dir)
+	if err := other.Prepare(); err == nil || !strings.Contains(err.Error(), "in use by another router") {
+		t.Errorf("a folder that is held is prepared again: %v", err)
+	}
+	if err := errors.Join(d.Prepare(), d.Release(), other.Prepare(), other.Release(), other.Release(), d.Prepare()); err != nil {
+		t.Errorf("a folder that was released: %v", err)
+	}
+	defer d.Release()
 	for rank := range 3 {
 		id := identity{pool: "chat", endpoint: "a:1", rank: rank}
 		f := newSavedFile(dir, id)
@@ -543,7 +551,7 @@ func TestStateDir(t *testing.T) {
 	if diff := cmp.Diff([]string{"chat_a_1_2.mirror", "chat_a_1_2.mirror.part", "notes.txt", "other.mirror"}, left()); diff != "" {
 		t.Errorf("after Retain (-want +got):\n%s", diff)
 	}
-	if err := errors.Join(NewStateDir("").Prepare(), NewStateDir("").Forget("chat", "a", 0), NewStateDir("").Retain(nil)); err != nil {
+	if err := errors.Join(NewStateDir("").Prepare(), NewStateDir("").Release(), NewStateDir("").Forget("chat", "a", 0), NewStateDir("").Retain(nil)); err != nil {
 		t.Error(err)
 	}
 	file := filepath.Join(dir, "notes.txt")

@@ -270,6 +270,7 @@ func (s *service) run(ctx context.Context) error {
 	if err := s.followers.prepare(followedBy(cfg)); err != nil {
 		return err
 	}
+	defer s.followers.release()
 	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)

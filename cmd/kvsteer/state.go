@@ -6,12 +6,23 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// prepare makes ready what is saved. It is to be called before run.
+// prepare makes ready what is saved. It is to be called before run, and release after it.
 func (f *followers) prepare(all []followed) error {
 	if err := f.state.Prepare(); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
-	return f.retain(all)
+	if err := f.retain(all); err != nil {
+		f.release()
+		return err
+	}
+	return nil
+}
+
+// release gives the folder of what is saved free for another router.
+func (f *followers) release() {
+	if err := f.state.Release(); err != nil {
+		f.log.Warn("state_dir cannot be released", "error", err)
+	}
 }
 
 // retain removes what is saved of endpoints that are not followed.

@@ -124,6 +124,12 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:2: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
 			"k.yaml:3: index.max_blocks: 1 is not in the range 1000 to 1000000000",
 		}},
+		{"vocabulary that is not spoken", "gaie: {unavailable: pass, shed_backlog: 9, list: true, served: true}\n" + pool, []string{
+			"k.yaml:1: gaie.unavailable: has no effect without headers: gaie",
+			"k.yaml:1: gaie.shed_backlog: has no effect without headers: gaie",
+			"k.yaml:1: gaie.list: has no effect without headers: gaie",
+			"k.yaml:1: gaie.served: has no effect without headers: gaie",
+		}},
 		{"vocabulary", "headers: x-kvsteer\ngaie: {unavailable: 503, shed_backlog: -1, list: 8}\n" + pool, []string{
 			`k.yaml:1: headers: "x-kvsteer" is neither kvsteer nor gaie`,
 			`k.yaml:2: gaie.unavailable: "503" is neither error nor pass`,
@@ -250,7 +256,7 @@ func TestParseReportsEveryProblem(t *testing.T) {
 		}},
 		{"a target for the salt", pool + "  salt_header: X-Target-Endpoint-2\n", []string{`k.yaml:5: pools[0].salt_header: "X-Target-Endpoint-2" has a meaning of its own`}},
 		{"tiers", pool + "  tiers:\n    host_weight: 1.5\n    disk_weight: NaN\n    demote: 25h\n    media:\n    - {name: CPU, tier: host}\n    - {name: cpu, tier: ram}\n" +
-			"    - {name: x, tier: ignore, lifetime: 1m}\n    - {tier: disk, lifetime: 48h}\n  adapter_ids: [{id: -1, name: a}, {id: 2}, {id: 2, name: b}]\n", []string{
+			"    - {name: x, tier: ignore, lifetime: 1m}\n    - {tier: disk, lifetime: 48h}\n  adapter_ids: [{id: -1, name: a}, {id: 2}, {id: 2, name: b}, {name: c}]\n", []string{
 			"k.yaml:6: pools[0].tiers.host_weight: 1.5 is not in the range 0 to 1",
 			"k.yaml:7: pools[0].tiers.disk_weight: NaN is not in the range 0 to 1",
 			"k.yaml:8: pools[0].tiers.demote: 25h0m0s is not in the range 0s to 24h0m0s",
@@ -259,9 +265,10 @@ func TestParseReportsEveryProblem(t *testing.T) {
 			"k.yaml:12: pools[0].tiers.media[2].lifetime: 1m0s: only copies in host and disk have one",
 			`k.yaml:13: pools[0].tiers.media[3].name: "" is not a name of 1 to 256 bytes`,
 			"k.yaml:13: pools[0].tiers.media[3].lifetime: 48h0m0s is not in the range 0s to 24h0m0s",
-			"k.yaml:14: pools[0].adapter_ids[0].id: -1 is not in the range 0 to 2147483647",
+			"k.yaml:14: pools[0].adapter_ids[0].id: -1 is not in the range 1 to 2147483647",
 			"k.yaml:14: pools[0].adapter_ids[1].name: a served name cannot be empty",
 			`k.yaml:14: pools[0].adapter_ids[2].id: "2" stands at pools[0].adapter_ids[1].id already`,
+			"k.yaml:14: pools[0].adapter_ids[3].id: 0 is not in the range 1 to 2147483647",
 		}},
 		{"a weight that is no number", pool + "  tiers: {host_weight: much}\n", []string{`k.yaml:5: pools[0].tiers.host_weight: "much" is not a number`}},
 		{"adapters and salt", pool + "  adapters_refresh: 10ms\n  salt_header: \"x salt\"\n", []string{

@@ -23,7 +23,7 @@ type Medium struct {
 
 // AdapterID is the name of an adapter whose events have only a number.
 type AdapterID struct {
-	ID   int    `yaml:"id" doc:"lora_id in the engine's events. Range: 0 to 2147483647."`
+	ID   int    `yaml:"id" doc:"lora_id in the engine's events. Range: 1 to 2147483647."`
 	Name string `yaml:"name" doc:"The adapter's served name, as requests give it in \"model\"."`
 }
 
@@ -72,7 +72,7 @@ func (d *decoder) adapterIDs(path string, ids []AdapterID) {
 	numbers := map[string]string{}
 	for i, a := range ids {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		d.number(at+".id", a.ID, 0, 1<<31-1)
+		d.number(at+".id", a.ID, 1, 1<<31-1) // engines number adapters from 1; 0 is what is left out
 		seen.claim(numbers, at+".id", fmt.Sprint(a.ID))
 		if a.Name == "" {
 			d.at(at+".name", "a served name cannot be empty")

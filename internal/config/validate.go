@@ -59,6 +59,12 @@ func (d *decoder) validate(c *Config) {
 		d.at("gaie.unavailable", "%q is neither error nor pass", c.GAIE.Unavailable)
 	}
 	d.number("gaie.shed_backlog", c.GAIE.ShedBacklog, 0, 1_000_000_000)
+	if c.Headers == "kvsteer" {
+		d.idle("gaie.unavailable", c.GAIE.Unavailable == "pass")
+		d.idle("gaie.shed_backlog", c.GAIE.ShedBacklog > 0)
+		d.idle("gaie.list", c.GAIE.List)
+		d.idle("gaie.served", c.GAIE.Served)
+	}
 	d.number("index.max_blocks", c.Index.MaxBlocks, 1000, 1_000_000_000)
 	d.number("index.max_endpoints", c.Index.MaxEndpoints, 0, 10_000)
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
@@ -121,6 +127,13 @@ func parent(path string) string {
 func (d *decoder) number(path string, v, lo, hi int) {
 	if v < lo || v > hi {
 		d.at(path, "%d is not in the range %d to %d", v, lo, hi)
+	}
+}
+
+// idle refuses a setting of the endpoint-picker protocol that waits for headers: gaie.
+func (d *decoder) idle(path string, set bool) {
+	if set {
+		d.at(path, "has no effect without headers: gaie")
 	}
 }
 

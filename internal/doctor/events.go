@@ -132,7 +132,7 @@ func (f *facts) examineSources(c *collector, e *engineFacts, connected bool) {
 		c.found(EventsOff, e.subject(), "GET /kv_event_sources names no ZMQ publisher that is enabled")
 		return
 	case len(all) != max(1, events.Ranks):
-		c.found(SeveralRanks, e.subject(), "it has %d, and events.ranks is %d", len(all), max(1, events.Ranks))
+		c.found(SeveralRanks, e.subject(), "the engine has %d data-parallel ranks, and events.ranks is %d", len(all), max(1, events.Ranks))
 	}
 	first := on[0]
 	if !strings.HasPrefix(first.topic, events.Topic) {

@@ -182,7 +182,10 @@ func (p processor) bodyMode() string { return p.config.text("processing_mode", "
 
 // receives reports whether the filter takes the router's metadata of a namespace, and forwards whether it shows the router a request's.
 func (p processor) receives(namespace string) bool { return p.names("receiving_namespaces", namespace) }
-func (p processor) forwards(namespace string) bool { return p.names("forwarding_namespaces", namespace) }
+
+func (p processor) forwards(namespace string) bool {
+	return p.names("forwarding_namespaces", namespace)
+}
 
 func (p processor) names(list, namespace string) bool {
 	return slices.ContainsFunc(p.config.list("metadata_options", list, "untyped"), func(t tree) bool { return t.v == namespace })

@@ -88,10 +88,10 @@ func (f *facts) examineReplays(c *collector, p *config.Pool) {
 	}
 	switch {
 	case len(offered) > 0:
-		c.found(NoReplay, "pool "+p.Name, "%d of its %s have no events.replay, and these engines offer one: %s",
-			len(without), plural(sources(p), "event source"), strings.Join(offered[:min(len(offered), 5)], ", "))
+		c.found(NoReplay, "pool "+p.Name, "event sources without events.replay: %d of %d; these engines offer one: %s",
+			len(without), sources(p), strings.Join(offered[:min(len(offered), 5)], ", "))
 	case len(without) > 0:
-		c.found(NoReplay, "pool "+p.Name, "%d of its %s have no events.replay", len(without), plural(sources(p), "event source"))
+		c.found(NoReplay, "pool "+p.Name, "event sources without events.replay: %d of %d", len(without), sources(p))
 	}
 }
 
@@ -151,17 +151,17 @@ func (f *facts) examineRepair(c *collector, e *engineFacts) {
 	hash, content := value("healed_blocks_total", "means", "hash"), value("healed_blocks_total", "means", "content")
 	switch {
 	case content > hash:
-		c.found(HealingByContent, e.subject(), "%.0f blocks since the router's start, and %.0f by the engine's hash; hash_seed of pool %s is %q", content, hash, e.pool.Name, e.pool.HashSeed)
+		c.found(HealingByContent, e.subject(), "%.0f blocks were recognised by their content since the router's start, and %.0f by the engine's hash; hash_seed of pool %s is %q", content, hash, e.pool.Name, e.pool.HashSeed)
 	case hash > 0:
-		c.found(Healing, e.subject(), "%.0f blocks since the router's start", hash+content)
+		c.found(Healing, e.subject(), "%.0f blocks were recognised by prompts since the router's start", hash+content)
 	}
 	if blocks, orphans := value("blocks"), value("orphan_blocks"); blocks >= manyBlocks && orphans > manyOrphans*blocks {
-		c.found(OrphansHigh, e.subject(), percentForm+" blocks", orphans, blocks)
+		c.found(OrphansHigh, e.subject(), percentForm+" blocks hang on blocks that are not known", orphans, blocks)
 	}
 	if n := value("restores_total", "outcome", "damaged") + value("restores_total", "outcome", "failed"); n > 0 {
-		c.found(MirrorDamaged, e.subject(), "%s at the router's start; its log says why", plural(int(n), "file"))
+		c.found(MirrorDamaged, e.subject(), "%s could not be used when the router began to follow the engine; its log says why", plural(int(n), "saved mirror"))
 	}
 	if n := value("saves_total", "outcome", "failed"); n > 0 {
-		c.found(SavesFailing, e.subject(), "%.0f of %.0f saves since the router's start", n, n+value("saves_total", "outcome", "saved"))
+		c.found(SavesFailing, e.subject(), "%.0f of %.0f saves failed since the router's start", n, n+value("saves_total", "outcome", "saved"))
 	}
 }

@@ -28,7 +28,7 @@
 //	--kv-events-config
 //	{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557","replay_endpoint":"tcp://127.0.0.1:6557"}
 //
-// and the environment is PYTHONHASHSEED=0. They go behind the model and beside
+// and the environment is PYTHONHASHSEED, the pool's hash_seed or 0. They go behind the model and beside
 // whatever else the engine is started with.
 //
 // # Who binds

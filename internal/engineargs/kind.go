@@ -19,7 +19,7 @@ var kinds = map[Kind]struct {
 }
 
 // vllm adds vLLM's own options. Hash algorithm and seed do not matter to matching, since the subscriber names blocks by their tokens;
-// with them equal prompts have equal hashes on all engines and can be computed again outside.
+// with them equal prompts have equal hashes on all engines, and the subscriber can compute them after a loss of events.
 func vllm(engine *Engine, p *config.Pool, r release) {
 	// sha256_cbor came with 0.10.2; the releases before know sha256, which hashes Python's pickle form.
 	algorithm := "sha256_cbor"
@@ -29,7 +29,12 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 	serve(engine, p.Models)
 	engine.Args = append(engine.Args, "--enable-prefix-caching", "--enable-prompt-tokens-details", "--prefix-caching-hash-algo", algorithm)
 	// Until 0.28 an unset seed is random in each process; from 0.29 on it is fixed, to another value than this.
-	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", "0"})
+	seed := p.HashSeed
+	if seed == "" {
+		seed = "0"
+		engine.Notes = append(engine.Notes, `With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.`)
+	}
+	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", seed})
 	if r.before(release{0, 17, 1}) {
 		engine.Notes = append(engine.Notes, "Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.")
 	}

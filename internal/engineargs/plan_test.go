@@ -2,6 +2,7 @@ package engineargs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,10 +43,12 @@ func TestPlan(t *testing.T) {
 		options Options
 		events  string // value of --kv-events-config
 		note    string // part of a note
+		seed    string // default 0
 		missing string // part of Missing
 		refused bool
 	}{
-		"listen":           {config: one(listen), events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557"}`},
+		"listen":           {config: one(listen), events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557"}`, note: `hash_seed: "0"`},
+		"seed named":       {config: strings.Replace(one(listen), "models:", "hash_seed: \"7\", models:", 1), events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557"}`, seed: "7"},
 		"replay":           {config: one(listen), options: Options{Replay: true}, events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:5557","replay_endpoint":"tcp://127.0.0.1:6557"}`, note: "port 6557"},
 		"dial":             {config: one(dial), missing: "--bind", refused: true},
 		"dial and bind":    {config: one(dial), options: Options{Bind: true}, events: `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv"}`, note: "EXPOSED: port 5557"},
@@ -68,6 +71,13 @@ func TestPlan(t *testing.T) {
 			e := engines[0]
 			if got := value(e.Args, "--kv-events-config"); got != tt.events {
 				t.Errorf("--kv-events-config %s\nwant %s", got, tt.events)
+			}
+			want := tt.seed
+			if want == "" {
+				want = "0"
+			}
+			if tt.options.Kind != SGLang && len(e.Args) > 0 && !slices.Contains(e.Env, Variable{"PYTHONHASHSEED", want}) {
+				t.Errorf("environment %v, want the seed %s", e.Env, want)
 			}
 			if notes := strings.Join(e.Notes, "\n"); !strings.Contains(notes, tt.note) || tt.note == "" && notes != "" {
 				t.Errorf("notes %q, want one with %q", notes, tt.note)
@@ -200,5 +210,32 @@ func TestRanks(t *testing.T) {
 	ports := assignPorts(cfg)
 	if got := [2]uint16{ports.replay["127.0.0.1:8000"], ports.replay["127.0.0.1:8001"]}; got != [2]uint16{6561, 7559} {
 		t.Errorf("replay ports %v", got)
+	}
+}
+
+// TestHashSeed holds that engines get the seed that the router computes their hashes with, and that a seed that it does not know of is said.
+func TestHashSeed(t *testing.T) {
+	const endpoint = `{address: "127.0.0.1:8000", events: {listen: "tcp://127.0.0.1:5557"}}`
+	for name, tt := range map[string]struct {
+		seed, want string
+		said       bool
+	}{
+		"not set":        {"", "0", true},
+		"a number":       {"42", "42", false},
+		"the usual seed": {"0", "0", false},
+		"not a number":   {"random", "random", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engines, err := Plan(parse(t, fmt.Sprintf("pools: [{name: chat, models: [tiny], hash_seed: %q, endpoints: [%s]}]", tt.seed, endpoint)), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff([]Variable{{"PYTHONHASHSEED", tt.want}}, engines[0].Env); d != "" {
+				t.Errorf("environment (-want +got):\n%s", d)
+			}
+			if said := strings.Contains(strings.Join(engines[0].Notes, "\n"), "hash_seed"); said != tt.said {
+				t.Errorf("a note about hash_seed: %t, want %t", said, tt.said)
+			}
+		})
 	}
 }

@@ -1,5 +1,6 @@
 # pool chat, endpoint 127.0.0.1:8000
 # it connects to the router at tcp://127.0.0.1:5557 and sends its events there
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
@@ -13,6 +14,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 
 # pool chat, endpoint 127.0.0.1:8001
 # it connects to the router at tcp://127.0.0.1:5558 and sends its events there
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
@@ -26,6 +28,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 
 # pool chat, endpoint 127.0.0.1:8003
 # it connects to the router at tcp://127.0.0.1:5561 and sends its events there
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # Events of vLLM before 0.17.1 do not tell salted blocks from plain ones: only plain prompts are matched.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \

@@ -3,6 +3,7 @@
 # The router asks for what it missed of the events only with events: {replay: "tcp://127.0.0.1:6557"}.
 # The replay port 6557 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --host 127.0.0.1 \
@@ -18,6 +19,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 # The router asks for what it missed of the events only with events: {replay: "tcp://127.0.0.1:6558"}.
 # The replay port 6558 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --host 127.0.0.1 \
@@ -32,6 +34,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 # it connects to the router at tcp://127.0.0.1:5561 and sends its events there
 # The replay port 5571 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --host 127.0.0.1 \
@@ -48,6 +51,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 #   of every prompt, without a password and in clear text: let only the router's host through.
 # What the router misses of the events costs what it knows of the cache: events: {replay:
 #   "tcp://10.0.0.11:6557"} beside dial has the engine repeat it there, on another open port.
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --port 8000 \
@@ -63,6 +67,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 #   of every prompt, without a password and in clear text: let only the router's host through.
 # EXPOSED: the replay port 5558 repeats the token ids of the latest prompts to whoever reaches it: let only
 #   the router's host through.
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --port 8000 \

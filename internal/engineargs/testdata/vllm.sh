@@ -3,6 +3,7 @@
 # The router asks for what it missed of the events only with events: {replay: "tcp://127.0.0.1:6557"}.
 # The replay port 6557 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --host 127.0.0.1 \
@@ -18,6 +19,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 # The router asks for what it missed of the events only with events: {replay: "tcp://127.0.0.1:6558"}.
 # The replay port 6558 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --host 127.0.0.1 \
@@ -32,6 +34,7 @@ PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the mode
 # it connects to the router at tcp://127.0.0.1:5561 and sends its events there
 # The replay port 5571 is bound on loopback: every process of the engine's host can read the latest batches
 #   there, token ids included (--no-replay leaves it out).
+# With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.
 # To serve the pool's adapters add: --enable-lora --lora-modules support=PATH
 PYTHONHASHSEED=0 vllm serve "${MODEL:?set it to the name or the path of the model}" \
   --host 127.0.0.1 \

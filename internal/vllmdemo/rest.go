@@ -23,7 +23,7 @@ func lastPrompts(held []conversation) []lab.ChatRequest {
 func neverSent(rng *rand.Rand, model string, held []conversation) []lab.ChatRequest {
 	var all []lab.ChatRequest
 	salt := fmt.Sprintf("nobody-%d", rng.Uint32())
-	for i := range 4 {
+	for i := range 2 {
 		all = append(all, request(model, "", prompt(rng, 120), 1))
 		if n := len(held[i].said); n > 0 {
 			all = append(all, request(held[i].model, salt, held[i].said[:n-1], 1))

@@ -86,6 +86,16 @@ func (s *site) round(ctx context.Context, rng *rand.Rand, held []conversation, p
 func (s *site) whileEvicting(ctx context.Context, out io.Writer, rng *rand.Rand, small string, held []conversation) ([]Check, error) {
 	const part = "healing while an engine evicts"
 	fmt.Fprintf(out, "starting the router again: one engine cannot replay, and evicts\n")
+	// Prompts that this engine alone holds: of six, some are routed to it although it is not known to hold them.
+	var told []conversation
+	for range 6 {
+		messages := prompt(rng, 80)
+		if _, err := s.tell(ctx, small, messages); err != nil {
+			return nil, err
+		}
+		told = append(told, conversation{kind: "plain", model: s.model, said: append(messages, lab.Message{Role: "assistant", Content: words(rng, 8)})})
+	}
+	held = append(told, held...)
 	if err := s.again(ctx, s.path); err != nil {
 		return nil, err
 	}

@@ -43,7 +43,6 @@ type relayed struct {
 	now time.Time
 
 	process, published uint64 // of the engine: batches 0 to published − 1
-	sent               uint64 // batches given to the relay
 	late               []batchOf
 	linked             bool
 	top                uint64 // the newest batch heard on the connection, + 1

@@ -186,8 +186,6 @@ func TestDashboardShowsAll(t *testing.T) {
 		"kvsteer_extproc_access_log_streams_total":     "streams end with their Envoy; open ones are shown",
 		"kvsteer_extproc_decisions_total":              "reasons say more than kinds",
 		"kvsteer_extproc_passthrough_streams_total":    "an outcome in Streams by outcome",
-		"kvsteer_extproc_stream_modes_total":           "as Envoy is configured; what becomes of streams is in Streams by outcome",
-		"kvsteer_extproc_served_requests_total":        "only with headers: gaie; requests that moved are in Records by outcome",
 		"kvsteer_index_full_slots":                     "the problem index_full of the endpoint",
 		"kvsteer_index_sets":                           "nothing to do about it; in the index's bytes",
 		"kvsteer_index_slots":                          "the number of endpoints with events",

@@ -95,22 +95,22 @@ func (h *histories) step(op, arg byte) {
 		if op&16 != 0 {
 			e = e.with("group_idx", int(op>>5))
 		}
-		h.batch(packBatch(e))
+		h.event(e)
 	case 4: // a run
 		below, _, more := universe(2 * i)
-		h.batch(packBatch(storedEvent(parent, 2, append(tokens, more...), hash, below)))
+		h.event(storedEvent(parent, 2, append(tokens, more...), hash, below))
 	case 5: // of another parent
-		h.batch(packBatch(storedEvent(uint64(1000+int(op>>4)), 2, tokens, hash)))
+		h.event(storedEvent(uint64(1000+int(op>>4)), 2, tokens, hash))
 	case 6, 7, 8:
-		h.batch(packBatch(removedEvent(hash).with("medium", medium)))
+		h.event(removedEvent(hash).with("medium", medium))
 	case 9, 10: // by its hash alone
-		h.batch(packBatch(fields{{"type", "BlockStored"}, {"block_hashes", []uint64{hash}}, {"token_ids", []uint32{}}, {"block_size", 0}, {"medium", medium}, {"parent_block_hash", parent}}))
+		h.event(fields{{"type", "BlockStored"}, {"block_hashes", []uint64{hash}}, {"token_ids", []uint32{}}, {"block_size", 0}, {"medium", medium}, {"parent_block_hash", parent}})
 	case 11:
 		switch {
 		case arg < 8:
-			h.batch(packBatch(clearedEvent()))
+			h.event(clearedEvent())
 		case arg < 16:
-			h.batch(packBatch(storedEvent(nil, 4, []uint32{1, 2, 3, 4}, hash)))
+			h.event(storedEvent(nil, 4, []uint32{1, 2, 3, 4}, hash))
 		case arg < 24:
 			h.batch([]byte{0x93, arg})
 		}
@@ -165,6 +165,9 @@ func (h *histories) step(op, arg byte) {
 }
 
 func (h *histories) begin(n int) { []*checkedSink{h.open, h.silent}[n].begin() }
+
+// event is a batch made at this time: ends of copies are reckoned from then.
+func (h *histories) event(e any) { h.batch(pack([]any{float64(h.now.Unix()), []any{e}, 0})) }
 
 func (h *histories) batch(payload []byte) {
 	for n, f := range h.folds {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +47,12 @@ func TestLife(t *testing.T) {
 		events /= 4 // the race detector makes a life five times as long
 	}
 	kinds := lifeKinds()
+	var holes atomic.Int64 // a hole is often one in what nobody asks for, so that a single engine may show none
+	t.Cleanup(func() {
+		if holes.Load() == 0 {
+			t.Error("no replay had a hole: nothing is tested")
+		}
+	})
 	for i, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,6 +66,7 @@ func TestLife(t *testing.T) {
 				t.Errorf("%d announced after Run", n)
 			}
 			l.report(time.Since(begin))
+			holes.Add(int64(l.replays[replayHole]))
 		})
 	}
 }
@@ -420,7 +428,7 @@ func (l *life) report(took time.Duration) {
 	t := l.t
 	t.Logf("seed %d: %d events in %d batches, %v; %d rests, all of the batches kept at %d, exact %d; %d blocks announced at rests; resets %s; replays %v; %.0f blocks healed; %v",
 		l.seed, l.events, l.batches, took.Round(time.Millisecond), l.rests, l.whole, l.exact, l.announced, fmt.Sprint(l.sink.resets), l.replays, l.healed, l.happened)
-	if l.engine.chain != nil && l.healed == 0 || l.replays[replayComplete] < 20 || l.replays[replayHole] == 0 || l.replays[replayPartial] == 0 {
+	if l.engine.chain != nil && l.healed == 0 || l.replays[replayComplete] < 20 || l.replays[replayPartial] == 0 {
 		t.Errorf("%v blocks healed, replays %v: nothing is tested", l.healed, l.replays)
 	}
 	if l.rests < 20 || l.whole < 10 || l.announced < 10*l.rests {

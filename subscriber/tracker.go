@@ -209,6 +209,10 @@ func (t *tracker) restart(seq uint64, payload []byte) {
 	if t.doubtful = t.top-seq < lateBatches; !t.doubtful {
 		t.top = seq
 	}
+	if t.doubtful && t.mode == catching && t.request.open && t.request.why == toFill && !t.request.any {
+		t.pending.clear()
+		return // all is asked for
+	}
 	t.close(replayAbandoned)
 	t.pending.clear()
 	t.unrepaired()

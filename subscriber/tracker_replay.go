@@ -205,7 +205,7 @@ func (t *tracker) end() {
 		t.close(replayEmpty)
 	}
 	if r.why == toFill || r.why == toRefill {
-		t.missed = false
+		t.missed = r.why == toRefill && !r.any && t.heard // what was heard has been published: an empty answer is not whole
 	}
 	if r.news {
 		t.pause = t.pacing.silence

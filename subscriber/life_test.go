@@ -2,7 +2,6 @@ package subscriber
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -53,21 +52,67 @@ func TestLife(t *testing.T) {
 			t.Error("no replay had a hole: nothing is tested")
 		}
 	})
-	for i, kind := range kinds {
-		t.Run(kind.name, func(t *testing.T) {
-			t.Parallel()
-			l := newLife(t, kind, uint64(i))
-			begin := time.Now()
-			for l.events < events/len(kinds) {
-				l.round()
-			}
-			l.stop()
-			if n := len(l.sink.tiers[Any]) + len(l.sink.tiers[Device]); n > 0 {
-				t.Errorf("%d announced after Run", n)
-			}
-			l.report(time.Since(begin))
-			holes.Add(int64(l.replays[replayHole]))
-		})
+	lives := make([]*life, len(kinds))
+	t.Run("lives", func(t *testing.T) {
+		for i, kind := range kinds {
+			t.Run(kind.name, func(t *testing.T) {
+				t.Parallel()
+				l := newLife(t, kind, uint64(i))
+				lives[i] = l
+				begin := time.Now()
+				for l.events < events/len(kinds) {
+					l.round()
+				}
+				l.stop()
+				if n := len(l.sink.tiers[Any]) + len(l.sink.tiers[Device]); n > 0 {
+					t.Errorf("%d announced after Run", n)
+				}
+				l.took = time.Since(begin)
+			})
+		}
+	})
+	if !t.Failed() {
+		reportLives(t, lives, events)
+	}
+}
+
+// reportLives logs the figures of all lives, and fails when they were too quiet to test anything.
+func reportLives(t *testing.T, lives []*life, events int) {
+	var all life
+	all.happened, all.replays = map[string]int{}, map[outcome]float64{}
+	resets := map[Cause]int{}
+	for _, l := range lives {
+		t.Logf("seed %d, %s: %d events in %d batches, %v; %d rests, all of the batches kept at %d, exact at %d; %d blocks announced at rests; %.0f blocks healed",
+			l.seed, l.engine.kind.name, l.events, l.batches, l.took.Round(time.Millisecond), l.rests, l.whole, l.exact, l.announced, l.healed)
+		all.events, all.batches, all.rests, all.whole, all.exact = all.events+l.events, all.batches+l.batches, all.rests+l.rests, all.whole+l.whole, all.exact+l.exact
+		all.announced, all.healed = all.announced+l.announced, all.healed+l.healed
+		for what, n := range l.happened {
+			all.happened[what] += n
+		}
+		for o, n := range l.replays {
+			all.replays[o] += n
+		}
+		for cause, n := range l.sink.resets {
+			resets[cause] += n
+		}
+	}
+	t.Logf("in all: %d events in %d batches; %d rests, all of the batches kept at %d, exact at %d; resets %v; replays %v; %.0f blocks healed; %v",
+		all.events, all.batches, all.rests, all.whole, all.exact, resets, all.replays, all.healed, all.happened)
+	if all.events < events || all.whole < events/5000 || all.exact < events/10_000 || all.announced < 10*all.rests || all.healed == 0 {
+		t.Errorf("nothing is tested")
+	}
+	for _, o := range []outcome{replayComplete, replayEmpty, replayPartial, replayHole, replayNotProven, replayTimeout, replayUnreachable, replayAbandoned} {
+		if all.replays[o] == 0 {
+			t.Errorf("no replay ended as %s", o)
+		}
+	}
+	for _, what := range []string{
+		"cuts", "engine restarts", "batches lost", "batches late or twice", "deaf", "silent", "holes",
+		"subscriber restarts with its mirror", "subscriber restarts with an older mirror", "subscriber restarts with a damaged mirror", "subscriber restarts without its mirror",
+	} {
+		if all.happened[what] == 0 {
+			t.Errorf("no %s", what)
+		}
 	}
 }
 
@@ -99,6 +144,7 @@ type life struct {
 	happened                                        map[string]int
 	replays                                         map[outcome]float64
 	healed                                          float64
+	took                                            time.Duration
 }
 
 func newLife(t *testing.T, kind lifeKind, seed uint64) *life {
@@ -421,23 +467,6 @@ func (l *life) until(what string, have *sunk, ok func() bool) {
 				len(have.tiers[Device]), len(have.tiers[Any]), len(l.heard.tiers[Device]), len(l.heard.tiers[Any]), have.about)
 		}
 		_ = wait(context.Background(), 500*time.Microsecond)
-	}
-}
-
-func (l *life) report(took time.Duration) {
-	t := l.t
-	t.Logf("seed %d: %d events in %d batches, %v; %d rests, all of the batches kept at %d, exact %d; %d blocks announced at rests; resets %s; replays %v; %.0f blocks healed; %v",
-		l.seed, l.events, l.batches, took.Round(time.Millisecond), l.rests, l.whole, l.exact, l.announced, fmt.Sprint(l.sink.resets), l.replays, l.healed, l.happened)
-	if l.engine.chain != nil && l.healed == 0 || l.replays[replayComplete] < 20 || l.replays[replayPartial] == 0 {
-		t.Errorf("%v blocks healed, replays %v: nothing is tested", l.healed, l.replays)
-	}
-	if l.rests < 20 || l.whole < 10 || l.announced < 10*l.rests {
-		t.Errorf("%d rests, %d with all batches, %d blocks: nothing is tested", l.rests, l.whole, l.announced)
-	}
-	for _, what := range []string{"cuts", "engine restarts", "batches lost", "batches late or twice", "deaf", "silent", "holes"} {
-		if l.happened[what] == 0 {
-			t.Errorf("no %s", what)
-		}
 	}
 }
 

@@ -100,6 +100,7 @@ func (f *fold) readHead(in *savedReader, id identity) (head savedHead, foreign e
 	head.position = position{seq: in.u64(), seen: true}
 	copy(head.position.digest[:], in.bytes(len(head.position.digest)))
 	head.position.complete = in.flag()
+	head.position.start = in.u64()
 	head.saved = time.Unix(int64(in.u64()), 0)
 	f.learned.blockSize = int(in.uvarint(math.MaxInt32))
 	learned := in.u32()

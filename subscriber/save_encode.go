@@ -16,7 +16,7 @@ import (
 //	settings     uint64            of what decides how events become blocks
 //	pool, endpoint  text           rank uint16
 //	sequence     uint64            of the last batch applied; its digest, 16 bytes
-//	complete     byte              1: nothing is missing
+//	complete     byte              1: nothing is missing; start uint64, the first batch applied
 //	saved        int64             Unix seconds
 //	block size   uvarint           what else was learned of the engine, uint32 of bits
 //	groups       byte, int64 each
@@ -36,7 +36,7 @@ import (
 // has found out of the engine's hashes: a restored mirror knows less then, never more. Token ids are in no mirror.
 const (
 	saveMagic   = "kvmirror"
-	saveVersion = 1
+	saveVersion = 2
 
 	saveFirst     = 1 << 0
 	saveAmbiguous = 1 << 1
@@ -95,6 +95,7 @@ func (f *fold) snapshot(id identity, p position, now time.Time) snapshot {
 	b = binary.LittleEndian.AppendUint64(b, p.seq)
 	b = append(b, p.digest[:]...)
 	b = append(b, packBits(p.complete))
+	b = binary.LittleEndian.AppendUint64(b, p.start)
 	b = binary.LittleEndian.AppendUint64(b, uint64(now.Unix()))
 	b = binary.AppendUvarint(b, uint64(f.learned.blockSize))
 	var learned uint32

@@ -51,7 +51,7 @@ func TestSaveModel(t *testing.T) {
 			if m.rnd.IntN(10) > 0 {
 				continue
 			}
-			p := position{seq: uint64(n), digest: digestOf([]byte{byte(n)}), seen: true, complete: n%2 == 0}
+			p := position{seq: uint64(n), digest: digestOf([]byte{byte(n)}), seen: true, complete: n%2 == 0, start: uint64(n % 2)}
 			again := newCheckedSink(t)
 			o.sink = again
 			g := newFold(o)
@@ -141,7 +141,7 @@ func savedSample(t testing.TB) *fold {
 }
 
 func samplePosition() position {
-	return position{seq: 300, digest: digestOf([]byte("batch 300")), seen: true, complete: true}
+	return position{seq: 300, digest: digestOf([]byte("batch 300")), seen: true, complete: true, start: 0}
 }
 
 // TestSaveDamage flips every bit of a small file, cuts it at every length and adds to it, and wants each to be told and to leave an
@@ -203,7 +203,7 @@ func TestSaveRefused(t *testing.T) {
 	}{
 		"empty":              {nil, 64, "not a saved mirror"},
 		"another file":       {[]byte(strings.Repeat("x", 100)), 64, "not a saved mirror"},
-		"newer version":      {edit(8, 2), 64, "version 2, want 1"},
+		"newer version":      {edit(8, 3), 64, "version 3, want 2"},
 		"other namespace":    {edit(10, 1, 2, 3), 64, errForeign.Error()},
 		"other endpoint":     {content(other), 64, errForeign.Error()},
 		"other rank":         {content(rank), 64, errForeign.Error()},
@@ -280,7 +280,7 @@ func TestSavedFields(t *testing.T) {
 			"maxBlocks", "maxOrphans", "maxWork", "free", "byHash", "waiting", "present", "rooted", "prints", "cold", "stack", "work", "proofs",
 			"lapses", "ghosts", "keepGhosts", // left out
 		}},
-		{reflect.TypeFor[position](), []string{"seq", "digest", "seen", "complete"}},
+		{reflect.TypeFor[position](), []string{"seq", "digest", "seen", "complete", "start"}},
 	} {
 		var got []string
 		for i := range tc.of.NumField() {

@@ -12,6 +12,8 @@ type position struct {
 	seen   bool
 	// complete says that nothing is missing from the mirror: it has followed the engine's batches from number 0.
 	complete bool
+	// start is the number of the first batch that is in the mirror: what a replay begins with before it, the mirror lacks.
+	start uint64
 }
 
 // digestOf returns the digest of a payload: the first half of its SHA-256.

@@ -111,7 +111,7 @@ func (t *tracker) position() position {
 	if t.last != nil {
 		t.digest, t.last = digestOf(t.last), nil
 	}
-	return position{seq: t.next - 1, digest: t.digest, seen: true, complete: t.complete}
+	return position{seq: t.next - 1, digest: t.digest, seen: true, complete: t.complete, start: t.start}
 }
 
 // restore says that the mirror is at p. The Sink hears nothing of it before it is proven.
@@ -120,8 +120,9 @@ func (t *tracker) restore(p position, now time.Time) {
 		return
 	}
 	t.do.quiet(true)
-	t.next, t.start, t.anchored, t.digest, t.last = p.seq+1, p.seq+1, true, p.digest, nil
+	t.next, t.start, t.anchored, t.digest, t.last = p.seq+1, p.start, true, p.digest, nil
 	t.since = now
+	t.missed = t.replays && !p.complete // the process before may have been about to ask
 	t.setComplete(p.complete)
 }
 

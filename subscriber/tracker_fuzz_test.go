@@ -145,7 +145,11 @@ func (w *relayed) step(b byte) {
 	case 9:
 		w.garbled = w.garbled || tr.request.open
 		w.fail(replayInvalid)
-	case 12: // another process, the connection is lost with the old one
+	case 12: // another process, of the engine or of ours, and the connection is lost
+		if arg&1 != 0 {
+			w.renew()
+			return
+		}
 		w.process, w.published, w.late = w.process+1, 0, nil
 		if w.linked {
 			w.linked = false
@@ -157,6 +161,20 @@ func (w *relayed) step(b byte) {
 	case 14:
 		w.now = w.now.Add(time.Duration(arg) * time.Minute)
 		tr.tick(w.now)
+	}
+}
+
+// renew replaces the tracker by one that takes up what the other had saved.
+func (w *relayed) renew() {
+	was, at, begun := w.tr, w.tr.position(), w.begun
+	last, from, of := w.last, w.from, w.of
+	w.linked, w.late, w.isOnline = false, nil, false
+	was.leave()
+	w.tr = &tracker{do: w, replays: was.replays, pacing: was.pacing, pending: pending{limit: was.pending.limit}}
+	w.tr.request.id = was.request.id
+	if at.seen {
+		w.begun, w.last, w.from, w.of = begun, last, from, of
+		w.tr.restore(at, w.now)
 	}
 }
 

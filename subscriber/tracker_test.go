@@ -490,6 +490,48 @@ func TestTracker(t *testing.T) {
 	}
 }
 
+// TestTrackerRestored takes up a mirror that lacks the engine's first batches, and wants them asked for once the process is proven.
+func TestTrackerRestored(t *testing.T) {
+	const up, beside = "quiet false, online true", "online false, quiet true, "
+	begin := []scene{
+		{"connect", beside + "ask prove 9"},
+		{"reply 9", ""},
+		{"end", "ended empty, " + up},
+		{"tick 1 1", ""}, // the first sets the time
+		{"tick 1", "ask refill 0"},
+	}
+	for _, tt := range []struct {
+		name  string
+		start uint64
+		end   []scene
+	}{
+		{"the engine keeps all", 5, []scene{
+			{"reply 0", beside + "reset lost, complete true, replayed 0"},
+			{"reply 1 2 3 4 5 6 7 8 9", "replayed 1, replayed 2, replayed 3, replayed 4, replayed 5, replayed 6, replayed 7, replayed 8, replayed 9"},
+			{"end", "ended complete, " + up},
+		}},
+		{"the engine keeps more than the mirror has heard", 5, []scene{
+			{"reply 3 4", beside + "reset lost, replayed 3, replayed 4"},
+		}},
+		{"the engine keeps no more than the mirror has heard", 5, []scene{
+			{"reply 5", "ended partial"},
+			{"tick 1 1 1 1", "ask look 9"},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &scribe{}
+			tr := &tracker{do: s, replays: true, pacing: newPacing(10 * time.Minute), pending: pending{limit: 1 << 20}}
+			now := time.Unix(1_800_000_000, 0)
+			tr.restore(position{seq: 9, digest: digestOf([]byte("9")), seen: true, start: tt.start}, now)
+			for i, sc := range append(begin[:len(begin):len(begin)], tt.end...) {
+				if got := play(t, tr, s, &now, sc.step); got != sc.want {
+					t.Fatalf("scene %d, %s:\n got %s\nwant %s", i, sc.step, got, sc.want)
+				}
+			}
+		})
+	}
+}
+
 // TestTrackerLongReplay goes through replays of which an engine dropped batches in the middle, as recorded, and has the holes filled.
 func TestTrackerLongReplay(t *testing.T) {
 	var recorded struct {

@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 TOOLS   := $(GO) tool -modfile=tools/go.mod
 
 # Race-detected end-to-end tests on two cores take minutes; the bound is for a hang.
-TEST_TIMEOUT ?= 20m
+TEST_TIMEOUT ?= 40m
 FUZZ_TIME    ?= 20s
 BENCH        ?= .
 BENCH_TIME   ?= 1s

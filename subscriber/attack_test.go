@@ -31,7 +31,7 @@ import (
 func TestUnderAttack(t *testing.T) {
 	const (
 		held   = 1000 // connections open at one time
-		probes = 8
+		probes = 4
 		growth = 64 << 20 // of the heap, garbage and the attackers' own included
 	)
 	goroutines := runtime.NumGoroutine()

@@ -5,7 +5,8 @@ ARGS    ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 TOOLS   := $(GO) tool -modfile=tools/go.mod
 
-# Race-detected end-to-end tests on two cores take minutes; the bound is for a hang.
+# Race-detected end-to-end tests on two cores take minutes, and packages run one after the other, so that none is slow by another; the bound
+# is for a hang.
 TEST_TIMEOUT ?= 40m
 FUZZ_TIME    ?= 20s
 BENCH        ?= .
@@ -32,7 +33,7 @@ test: build ## Run all tests with the race detector, end-to-end tests on real En
 	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_ENVOY_1_37="$$(scripts/envoy.sh 1.37.0)" && \
 	KVSTEER_PROMTOOL="$$(scripts/prometheus.sh)/promtool" && \
 	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 KVSTEER_PROMTOOL && \
-	$(GO) vet ./... && $(GO) test -race -timeout $(TEST_TIMEOUT) $(ARGS) ./... && \
+	$(GO) vet ./... && $(GO) test -race -p 1 -timeout $(TEST_TIMEOUT) $(ARGS) ./... && \
 	$(GO) -C deploy/schema test ./...
 
 dashboards-test: ## Run every query of the dashboard and the alerts on a real Prometheus that reads a running site (a minute)

@@ -227,7 +227,7 @@ func TestAccessLogFindsFailingEngine(t *testing.T) {
 		address := serveHTTP(t, failing, nil)
 		site := startSite(t, release, lab.SiteOptions{
 			EnvoyConfig: patient,
-			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Endpoints: []string{address, serveHTTP(t, sound, nil)}}},
+			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Config: "adapters_refresh: 0s", Endpoints: []string{address, serveHTTP(t, sound, nil)}}},
 		})
 		client := &http.Client{Transport: &http.Transport{}}
 		defer client.CloseIdleConnections()

@@ -33,7 +33,7 @@ func startBodySite(t *testing.T, release string) *bodySite {
 		{Name: "chat", Model: "sim", Match: "{host: chat.test}", Engines: 2, Args: []string{
 			"--block-size", "16", "--blocks", "4096", "--max-model-len", "8192", "--prefill-rate", "4000", "--decode-rate", "100",
 		}},
-		{Name: "raw", Model: "raw", Match: "{host: raw.test}", Endpoints: []string{s.recorders[0].addr, s.recorders[1].addr}},
+		{Name: "raw", Model: "raw", Match: "{host: raw.test}", Config: "adapters_refresh: 0s", Endpoints: []string{s.recorders[0].addr, s.recorders[1].addr}},
 	}})
 	return s
 }

@@ -50,7 +50,7 @@ func settled(t *testing.T, site *lab.Site) rest {
 	wg.Wait()
 	lowest := rest{goroutines: 1 << 30}
 	for range 10 {
-		if at := atRest(goroutines(site)); at.goroutines < lowest.goroutines {
+		if at := atRest(goroutines(site)); at.goroutines > 0 && at.goroutines < lowest.goroutines {
 			lowest = at
 		}
 	}

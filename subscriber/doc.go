@@ -49,7 +49,8 @@
 //     and a restart that no number shows.
 //
 // Live messages wait meanwhile. The Sink hears that the engine is not connected
-// and, at the end, one net change. Engines lose batches in the middle of long
+// and, at the end, one net change. Lifetimes of what is replayed begin when the
+// engine made the batch. Engines lose batches in the middle of long
 // replays (vLLM up to 0.32, beyond 1,000) and do not notice, so the
 // numbers of a replay must follow each other, and a hole is asked again, at most
 // 16 times. Description.Complete says that the mirror has followed the

@@ -150,24 +150,7 @@ func TestShapes(t *testing.T) {
 				sink.names[key] = "8:" + word
 			}
 			f := newFold(foldOptions{pool: "chat", sink: sink})
-			dropped := map[drop]int{}
-			for i, events := range c.batches {
-				stats, err := f.fold(packBatch(events...), time.Time{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if stats.events[eventMalformed]+stats.events[eventUnknown] > 0 {
-					t.Fatalf("batch %d: %+v", i, stats)
-				}
-				for d, n := range stats.dropped {
-					if n > 0 {
-						dropped[drop(d)] += n
-					}
-				}
-				if err := f.mirror.check(); err != nil {
-					t.Fatalf("batch %d: %v", i, err)
-				}
-			}
+			dropped := foldBatches(t, f, c.batches)
 			if d := cmp.Diff(c.want, sink.log); d != "" {
 				t.Errorf("told (-want +got):\n%s", d)
 			}

@@ -195,24 +195,7 @@ func TestMirror(t *testing.T) {
 			image := blockhash.Content(letterTokens("a"), blockhash.AppendItem(nil, "image", 2))
 			sink.names[blockhash.Chain(blockhash.Namespace{Pool: "chat", BlockSize: 4}.Root(), image)] = "image@2/a"
 			f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: c.max})
-			dropped := map[drop]int{}
-			for i, events := range c.batches {
-				stats, err := f.fold(packBatch(events...), time.Time{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if stats.events[eventMalformed]+stats.events[eventUnknown] > 0 {
-					t.Fatalf("batch %d: %+v", i, stats)
-				}
-				for d, n := range stats.dropped {
-					if n > 0 {
-						dropped[drop(d)] += n
-					}
-				}
-				if err := f.mirror.check(); err != nil {
-					t.Fatalf("batch %d: %v", i, err)
-				}
-			}
+			dropped := foldBatches(t, f, c.batches)
 			if d := cmp.Diff(c.want, sink.log); d != "" && len(c.want)+len(sink.log) > 0 {
 				t.Errorf("told (-want +got):\n%s", d)
 			}
@@ -227,4 +210,28 @@ func TestMirror(t *testing.T) {
 			}
 		})
 	}
+}
+
+// foldBatches folds batches of well-formed events, holds the mirror to its invariants after each, and returns what was dropped.
+func foldBatches(t *testing.T, f *fold, batches [][]any) map[drop]int {
+	t.Helper()
+	dropped := map[drop]int{}
+	for i, events := range batches {
+		stats, err := f.fold(packBatch(events...), time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.events[eventMalformed]+stats.events[eventUnknown] > 0 {
+			t.Fatalf("batch %d: %+v", i, stats)
+		}
+		for d, n := range stats.dropped {
+			if n > 0 {
+				dropped[drop(d)] += n
+			}
+		}
+		if err := f.mirror.check(); err != nil {
+			t.Fatalf("batch %d: %v", i, err)
+		}
+	}
+	return dropped
 }

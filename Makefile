@@ -13,7 +13,7 @@ BENCH        ?= .
 BENCH_TIME   ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-vllm test dashboards-test lint bench fuzz soak format generate clean
+.PHONY: help build demo demo-vllm test dashboards-test lint bench fuzz soak format generate proto clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ soak: build ## Run the soak test on the real Envoy: 500 streams for 60 s, 2,000 
 
 generate: ## Write the generated parts of docs/ and THIRD_PARTY_NOTICES again
 	$(GO) test ./internal/repocheck -run '^Test(Docs|Notices)$$' -count 1 -update
+
+proto: ## Generate the code of the protocol between nodes and routers (needs protoc)
+	scripts/proto.sh
 
 clean: ## Remove what the targets built and fetched
 	rm -rf bin .envoy .prometheus

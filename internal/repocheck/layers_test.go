@@ -15,13 +15,14 @@ const module = "github.com/kvsteer/kvsteer"
 
 // layers gives each package its layer; a package imports only packages of lower layers. docs/architecture.md explains them.
 var layers = map[string]int{
-	"internal/blockhash": 0,
-	"envoy":              0,
-	"internal/config":    0,
-	"internal/lab":       0,
-	"internal/logtest":   0,
-	"internal/watch":     0,
-	"internal/repocheck": 9,
+	"internal/blockhash":   0,
+	"internal/feed/feedpb": 0,
+	"envoy":                0,
+	"internal/config":      0,
+	"internal/lab":         0,
+	"internal/logtest":     0,
+	"internal/watch":       0,
+	"internal/repocheck":   9,
 
 	"kvindex":               1,
 	"subscriber":            1,
@@ -53,8 +54,8 @@ var owners = []struct {
 	packages []string
 }{
 	{"github.com/envoyproxy/go-control-plane", []string{"envoy", "extproc"}},
-	{"google.golang.org/grpc", []string{"extproc"}},
-	{"google.golang.org/protobuf", []string{"envoy", "extproc"}},
+	{"google.golang.org/grpc", []string{"extproc", "internal/feed", "internal/feed/feedpb"}},
+	{"google.golang.org/protobuf", []string{"envoy", "extproc", "internal/feed", "internal/feed/feedpb"}},
 	{"github.com/go-zeromq/zmq4", []string{"subscriber"}},
 	{"github.com/vmihailenco/msgpack", []string{"subscriber"}},
 	{"github.com/fxamacker/cbor", []string{"internal/blockhash"}},

@@ -186,8 +186,8 @@ func (b *breakages) check(done []served, w *watch) {
 	}
 	t.Logf("%d requests, slowest %v: %d matched, %d undecided, %d retried; %d failed, all in flight on one of %d engines that ended", len(done),
 		slowest.Round(time.Millisecond), matched, undecided, retried, seen, len(b.ends))
-	if matched*2 < len(done) {
-		t.Errorf("%d of %d requests were matched, want at least half", matched, len(done))
+	if matched*5 < 2*len(done) { // a third begins a conversation
+		t.Errorf("%d of %d requests were matched, want at least 40 %%", matched, len(done))
 	}
 }
 

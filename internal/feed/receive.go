@@ -38,7 +38,8 @@ type heldSource struct {
 	told  subscriber.Description // as the sink was told
 	known bool                   // whether it was told any
 
-	begun   bool // on this stream: a copy has begun, or a reset has emptied it
+	number  uint32 // on this stream, or the last one
+	begun   bool   // on this stream: a copy has begun, or a reset has emptied it
 	copying bool
 	opened  time.Time // when the copy began
 
@@ -62,9 +63,9 @@ type receiver struct {
 	metrics    *routerSeries
 
 	// Of the stream, empty between two.
-	announced bool               // replicas have come
-	numbers   map[uint32]*heldSource // nil: of a replica that is refused
-	former    map[uint32]bool    // numbers of this stream that are announced no more
+	numbers map[uint32]*heldSource // nil: of a replica that is refused
+	begun   map[uint32]bool        // numbers whose blocks have begun to come
+	former  map[uint32]bool        // numbers that are announced no more
 
 	held      map[sourceName]*heldSource
 	endpoints map[string]string // of accepted replicas, by their name with the node
@@ -77,12 +78,16 @@ type receiver struct {
 }
 
 func newReceiver(n *watched) *receiver {
-	return &receiver{n: n, held: map[sourceName]*heldSource{}, endpoints: map[string]string{}}
+	r := n.r
+	return &receiver{
+		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
+		metrics: n.metrics, held: map[sourceName]*heldSource{}, endpoints: map[string]string{},
+	}
 }
 
 // begin starts a stream.
 func (r *receiver) begin() {
-	r.announced, r.numbers, r.former = false, map[uint32]*heldSource{}, map[uint32]bool{}
+	r.numbers, r.begun, r.former = map[uint32]*heldSource{}, map[uint32]bool{}, map[uint32]bool{}
 }
 
 // apply applies one message that came at now. After an error the stream must be ended; the message has then changed nothing.
@@ -91,7 +96,7 @@ func (r *receiver) apply(m *feedpb.NodeMessage, now time.Time) error {
 	case *feedpb.NodeMessage_Hello:
 		return invalid("a second hello")
 	case *feedpb.NodeMessage_Replicas:
-		return r.announce(m.Replicas)
+		return r.announce(m.Replicas, now)
 	case *feedpb.NodeMessage_State:
 		return r.state(m.State)
 	case *feedpb.NodeMessage_Begin:
@@ -116,19 +121,17 @@ func (r *receiver) apply(m *feedpb.NodeMessage, now time.Time) error {
 	return nil // Alive, and what a newer node says
 }
 
-// announce takes over the replicas of a node: what is gone is closed before the fleet hears of it, what has come is opened after.
-func (r *receiver) announce(m *feedpb.Replicas) error {
+// announce takes over the replicas of a node: what is gone is closed before the fleet hears of it, what has come is opened after. errAgain says that
+// blocks were missed that only another stream brings.
+func (r *receiver) announce(m *feedpb.Replicas, now time.Time) error {
 	replicas, err := readReplicas(m)
 	if err != nil {
 		return err
 	}
-	r.announced = true
 	accepted, sources := r.accept(replicas)
 	wanted := map[sourceName]bool{}
-	for _, s := range sources {
-		if s.name != (sourceName{}) {
-			wanted[s.name] = true
-		}
+	for _, a := range sources {
+		wanted[a.name] = true
 	}
 	for name, s := range r.held {
 		if !wanted[name] {
@@ -136,22 +139,25 @@ func (r *receiver) announce(m *feedpb.Replicas) error {
 			s.close()
 		}
 	}
-	if !reflect.DeepEqual(accepted, r.replicas) {
+	if r.replicas == nil || !reflect.DeepEqual(accepted, r.replicas) {
 		r.replicas = accepted
 		r.fleet.Serve(r.n.name, accepted)
 	}
-	before := r.numbers
+	before, missed := r.numbers, r.reconsider()
 	r.numbers = map[uint32]*heldSource{}
 	for _, a := range sources {
-		r.numbers[a.number] = r.open(a, before[a.number])
+		s := r.open(a, now)
+		r.numbers[a.number] = s
+		old, known := before[a.number]
+		missed = missed || s != nil && s.sink != nil && known && old != s && r.begun[a.number]
 	}
 	for number := range before {
 		if _, ok := r.numbers[number]; !ok {
 			r.former[number] = true
 		}
 	}
-	for number := range r.numbers {
-		delete(r.former, number)
+	if missed {
+		return errAgain
 	}
 	return nil
 }
@@ -187,6 +193,7 @@ func readReplicas(m *feedpb.Replicas) ([]Replica, error) {
 func (r *receiver) accept(replicas []Replica) (accepted []Replica, sources []assigned) {
 	dialled, allow := r.n.rules()
 	endpoints, announced := map[string]string{}, map[string]bool{}
+	accepted = []Replica{}
 	var refused []Refusal
 	for _, p := range replicas {
 		at, reason := resolve(p.Endpoint, dialled, allow)
@@ -221,22 +228,20 @@ func (r *receiver) accept(replicas []Replica) (accepted []Replica, sources []ass
 	return accepted, sources
 }
 
-// open returns the source that a number stands for from here on. before is what it stood for.
-func (r *receiver) open(a assigned, before *heldSource) *heldSource {
+// open returns the source that a number stands for from here on, nil for one of a replica that is refused.
+func (r *receiver) open(a assigned, now time.Time) *heldSource {
 	if a.name == (sourceName{}) {
 		return nil
 	}
 	s := r.held[a.name]
-	if s == nil {
-		s = &heldSource{name: a.name}
+	switch {
+	case s == nil:
+		s = &heldSource{name: a.name, number: a.number}
 		r.held[a.name] = s
-	}
-	if s.sink == nil {
 		r.ask(s)
-	}
-	if s != before && before != nil && before.begun && s.sink != nil {
-		// Its blocks went to another sink, or to none: only another stream brings them again.
-		r.n.again()
+	case s.number != a.number:
+		s.number = a.number
+		s.cut(now)
 	}
 	return s
 }
@@ -288,6 +293,9 @@ func (r *receiver) state(m *feedpb.State) error {
 
 func (r *receiver) beginCopy(m *feedpb.Begin, now time.Time) error {
 	s, err := r.source(m.GetSource())
+	if err == nil {
+		r.begun[m.GetSource()] = true
+	}
 	if err != nil || s == nil {
 		return err
 	}
@@ -453,6 +461,7 @@ func (r *receiver) reset(m *feedpb.Reset) error {
 	if err != nil || s == nil {
 		return err
 	}
+	r.begun[m.GetSource()] = true
 	s.begun, s.blocks = true, 0
 	if s.sink != nil {
 		s.sink.Reset(causeOf(m.GetCause()))
@@ -483,6 +492,14 @@ func (s *heldSource) describe() {
 	s.sink.Describe(d)
 }
 
+// cut says that no more changes come of what is known since a time.
+func (s *heldSource) cut(since time.Time) {
+	s.begun, s.copying = false, false
+	if s.unfollowed.IsZero() {
+		s.unfollowed = since
+	}
+}
+
 func (s *heldSource) close() {
 	if s.sink != nil {
 		s.sink.Close()
@@ -492,12 +509,9 @@ func (s *heldSource) close() {
 
 // lost ends a stream whose last message came at heard: what is known stays, until it is stale.
 func (r *receiver) lost(heard, now time.Time) {
-	r.announced, r.numbers, r.former = false, nil, nil
+	r.numbers, r.begun, r.former = nil, nil, nil
 	for _, s := range r.held {
-		s.begun, s.copying = false, false
-		if s.unfollowed.IsZero() {
-			s.unfollowed = heard
-		}
+		s.cut(heard)
 	}
 	r.origins.set(r.n, nil)
 	r.tick(now)
@@ -527,6 +541,16 @@ func (r *receiver) due() time.Time {
 		}
 	}
 	return first
+}
+
+// stale says whether any source is.
+func (r *receiver) stale() bool {
+	for _, s := range r.held {
+		if s.stale {
+			return true
+		}
+	}
+	return false
 }
 
 // silence says of the loads of a node that is stale that they are, once.

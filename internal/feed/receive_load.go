@@ -57,12 +57,12 @@ func (r *receiver) charges(m *feedpb.Charges) error {
 	origin := m.GetInstance()
 	made, err := readAll("charges", m.GetMade(), maxCharges, chargeOf)
 	released, err2 := readAll("releases", m.GetReleased(), maxCharges, releaseOf)
-	if err := cmp.Or(err, err2, short("instance", origin, maxInstance)); err != nil {
+	if err := cmp.Or(err, err2); err != nil {
 		return err
 	}
 	switch {
-	case origin == "":
-		return invalid("charges of no router")
+	case origin == "" || len(origin) > maxInstance:
+		return invalid("charges of no router, or of one with a name of %d bytes", len(origin))
 	case origin == r.own:
 		return nil
 	case m.GetGone():

@@ -76,8 +76,8 @@ func TestOwners(t *testing.T) {
 	cancel := contextCancel(wake)
 	second.cancel.Store(&cancel)
 
-	b.say(first, replicas(replica(":8000", 1), replica(":8001", 2)))
-	b.say(second, replicas(replica("10.0.0.1:8000", 1), replica(":8002", 2), replica("10.0.0.9:1", 3), replica(":8002", 4)))
+	b.say(first, tellReplicas(replica(":8000", 1), tellReplica(":8001", 2)))
+	b.say(second, tellReplicas(replica("10.0.0.1:8000", 1), tellReplica(":8002", 2), tellReplica("10.0.0.9:1", 3), tellReplica(":8002", 4)))
 	check := func(n *watched, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, b.fleet.endpoints(n.name), cmpopts.EquateEmpty()); diff != "" {
@@ -96,34 +96,34 @@ func TestOwners(t *testing.T) {
 	}
 
 	// Blocks of what is refused go nowhere.
-	b.say(second, begin(1, 1), blocks(1, "", 66), end(1), added(1, "", 67), reset(1, "gap"), connected(1))
+	b.say(second, tellBegin(1, 1), tellBlocks(1, "", 66), tellEnd(1), tellAdded(1, "", 67), tellReset(1, "gap"), tellConnected(1))
 	if got := b.fleet.sink("chat 10.0.0.1:8000 0").events(); len(got) > 0 {
 		t.Errorf("another node wrote %v", got)
 	}
 	// A lost node keeps its endpoints, and a withdrawal gives them up.
 	first.rec.lost(b.now, b.now.Add(1e12))
-	b.say(second, replicas(replica("10.0.0.1:8000", 1)))
+	b.say(second, tellReplicas(replica("10.0.0.1:8000", 1)))
 	check(second)
 	first.rec.begin()
 	if woken != 0 {
 		t.Error("the second node was told too early")
 	}
-	b.say(first, replicas(replica(":8001", 2)))
+	b.say(first, tellReplicas(replica(":8001", 2)))
 	if woken != 1 {
 		t.Errorf("the second node was told %d times that the endpoint is free", woken)
 	}
 	second.rec.lost(b.now, b.now)
 	second.rec.begin()
-	b.say(second, replicas(replica("10.0.0.1:8000", 5)), connected(5), begin(5, 1), blocks(5, "", 66), end(5))
+	b.say(second, tellReplicas(replica("10.0.0.1:8000", 5)), tellConnected(5), tellBegin(5, 1), tellBlocks(5, "", 66), tellEnd(5))
 	check(second, "10.0.0.1:8000")
 	if diff := cmp.Diff([]uint64{66}, b.fleet.sink("chat 10.0.0.1:8000 0").matched(0)); diff != "" {
 		t.Error(diff)
 	}
 	// So does a node that is no node any more.
-	b.say(first, replicas(replica(":8000", 3), replica(":8001", 2)))
+	b.say(first, tellReplicas(replica(":8000", 3), tellReplica(":8001", 2)))
 	check(first, "10.0.0.1:8001")
 	second.leave(true)
 	check(second)
-	b.say(first, replicas(replica(":8000", 3), replica(":8001", 2)))
+	b.say(first, tellReplicas(replica(":8000", 3), tellReplica(":8001", 2)))
 	check(first, "10.0.0.1:8000", "10.0.0.1:8001")
 }

@@ -19,7 +19,7 @@ const causeOther subscriber.Cause = "other"
 // errInvalid is what an error of a message that no node sends wraps.
 var errInvalid = errors.New("invalid message")
 
-func invalid(format string, args ...any) error {
+func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errInvalid, fmt.Sprintf(format, args...))
 }
 
@@ -94,7 +94,7 @@ func (r *receiver) begin() {
 func (r *receiver) apply(m *feedpb.NodeMessage, now time.Time) error {
 	switch m := m.GetMessage().(type) {
 	case *feedpb.NodeMessage_Hello:
-		return invalid("a second hello")
+		return malformed("a second hello")
 	case *feedpb.NodeMessage_Replicas:
 		return r.announce(m.Replicas, now)
 	case *feedpb.NodeMessage_State:
@@ -177,11 +177,11 @@ func readReplicas(m *feedpb.Replicas) ([]Replica, error) {
 	numbers := map[uint32]bool{}
 	for _, p := range replicas {
 		if err := few("ranks", len(p.Sources), subscriber.MaxRanks); err != nil {
-			return nil, invalid("%v", err)
+			return nil, malformed("%v", err)
 		}
 		for _, number := range p.Sources {
 			if numbers[number] {
-				return nil, invalid("source %d stands for two ranks", number)
+				return nil, malformed("source %d stands for two ranks", number)
 			}
 			numbers[number] = true
 		}
@@ -272,7 +272,7 @@ func (r *receiver) reconsider() bool {
 func (r *receiver) source(number uint32) (*heldSource, error) {
 	s, ok := r.numbers[number]
 	if !ok && !r.former[number] {
-		return nil, invalid("source %d is not announced", number)
+		return nil, malformed("source %d is not announced", number)
 	}
 	return s, nil
 }
@@ -300,7 +300,7 @@ func (r *receiver) beginCopy(m *feedpb.Begin, now time.Time) error {
 		return err
 	}
 	if m.GetBlocks() > uint64(r.maxBlocks) {
-		return invalid("source %d has %d blocks, more than %d", m.GetSource(), m.GetBlocks(), r.maxBlocks)
+		return malformed("source %d has %d blocks, more than %d", m.GetSource(), m.GetBlocks(), r.maxBlocks)
 	}
 	s.begun, s.copying, s.opened, s.blocks = true, true, now, int64(m.GetBlocks())
 	if s.unfollowed.IsZero() {
@@ -319,13 +319,13 @@ func (r *receiver) blocks(m *feedpb.Blocks) error {
 	}
 	n, err := countKeys("blocks", m.GetKeys(), m.GetTiers(), true)
 	if err != nil {
-		return invalid("%v", err)
+		return malformed("%v", err)
 	}
 	if s == nil {
 		return nil
 	}
 	if !s.copying {
-		return invalid("blocks of source %d outside of a copy", m.GetSource())
+		return malformed("blocks of source %d outside of a copy", m.GetSource())
 	}
 	r.metrics.received(kindCopy, n)
 	if s.sink != nil {
@@ -340,7 +340,7 @@ func (r *receiver) endCopy(m *feedpb.End, now time.Time) error {
 		return err
 	}
 	if !s.copying {
-		return invalid("end of a copy of source %d that has not begun", m.GetSource())
+		return malformed("end of a copy of source %d that has not begun", m.GetSource())
 	}
 	s.copying = false
 	r.metrics.copied(now.Sub(s.opened))
@@ -355,7 +355,7 @@ func (r *receiver) endCopy(m *feedpb.End, now time.Time) error {
 func described(m *feedpb.State) (subscriber.Description, error) {
 	d, err := describedBy(m)
 	if err != nil {
-		return d, invalid("%v", err)
+		return d, malformed("%v", err)
 	}
 	switch d.Problem {
 	case subscriber.ProblemNone, subscriber.ProblemNoTokens, subscriber.ProblemBigram, subscriber.ProblemLookahead, subscriber.ProblemMirrorFull,
@@ -394,21 +394,21 @@ func (r *receiver) delta(m *feedpb.Delta) error {
 	}
 	removed, err := countKeys("removed blocks", m.GetRemoved(), m.GetRemovedTiers(), false)
 	if err != nil {
-		return invalid("%v", err)
+		return malformed("%v", err)
 	}
 	added, err := countKeys("added blocks", m.GetAdded(), m.GetAddedTiers(), false)
 	if err != nil {
-		return invalid("%v", err)
+		return malformed("%v", err)
 	}
 	if s == nil {
 		return nil
 	}
 	if !s.begun {
-		return invalid("changes of source %d before its first copy", m.GetSource())
+		return malformed("changes of source %d before its first copy", m.GetSource())
 	}
 	blocks := max(0, s.blocks+countAny(m.GetAdded(), m.GetAddedTiers())-countAny(m.GetRemoved(), m.GetRemovedTiers()))
 	if blocks > r.maxBlocks {
-		return invalid("source %d has %d blocks, more than %d", m.GetSource(), blocks, r.maxBlocks)
+		return malformed("source %d has %d blocks, more than %d", m.GetSource(), blocks, r.maxBlocks)
 	}
 	s.blocks = blocks
 	r.metrics.received(kindDelta, removed+added)

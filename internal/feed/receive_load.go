@@ -9,13 +9,13 @@ import (
 // readAll reads the elements of a list.
 func readAll[P, T any](what string, list []P, limit int, read func(P) (T, error)) ([]T, error) {
 	if err := few(what, len(list), limit); err != nil {
-		return nil, invalid("%v", err)
+		return nil, malformed("%v", err)
 	}
 	all := make([]T, 0, len(list))
 	for _, p := range list {
 		t, err := read(p)
 		if err != nil {
-			return nil, invalid("%v", err)
+			return nil, malformed("%v", err)
 		}
 		all = append(all, t)
 	}
@@ -62,7 +62,7 @@ func (r *receiver) charges(m *feedpb.Charges) error {
 	}
 	switch {
 	case origin == "" || len(origin) > maxInstance:
-		return invalid("charges of no router, or of one with a name of %d bytes", len(origin))
+		return malformed("charges of no router, or of one with a name of %d bytes", len(origin))
 	case origin == r.own:
 		return nil
 	case m.GetGone():
@@ -94,7 +94,7 @@ func (r *receiver) charges(m *feedpb.Charges) error {
 func (r *receiver) record(m *feedpb.Record) error {
 	rec, err := recordOf(m)
 	if err != nil {
-		return invalid("%v", err)
+		return malformed("%v", err)
 	}
 	if rec.Instance != r.own {
 		r.metrics.record(recordForeign)

@@ -13,23 +13,23 @@ import (
 )
 
 // Messages of nodes.
-func replicas(all ...*feedpb.Replica) *feedpb.NodeMessage {
+func tellReplicas(all ...*feedpb.Replica) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Replicas{Replicas: &feedpb.Replicas{Replicas: all}}}
 }
 
-func replica(endpoint string, sources ...uint32) *feedpb.Replica {
+func tellReplica(endpoint string, sources ...uint32) *feedpb.Replica {
 	return &feedpb.Replica{Endpoint: endpoint, Pool: "chat", Sources: sources}
 }
 
-func begin(source uint32, blocks int) *feedpb.NodeMessage {
+func tellBegin(source uint32, blocks int) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Begin{Begin: &feedpb.Begin{Source: source, Blocks: uint64(blocks)}}}
 }
 
-func end(source uint32) *feedpb.NodeMessage {
+func tellEnd(source uint32) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_End{End: &feedpb.End{Source: source}}}
 }
 
-func packed(keys ...uint64) []byte {
+func tellPacked(keys ...uint64) []byte {
 	var b []byte
 	for _, key := range keys {
 		b = appendKey(b, key)
@@ -37,47 +37,47 @@ func packed(keys ...uint64) []byte {
 	return b
 }
 
-func blocks(source uint32, tiers string, keys ...uint64) *feedpb.NodeMessage {
-	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Blocks{Blocks: &feedpb.Blocks{Source: source, Keys: packed(keys...), Tiers: []byte(tiers)}}}
+func tellBlocks(source uint32, tiers string, keys ...uint64) *feedpb.NodeMessage {
+	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Blocks{Blocks: &feedpb.Blocks{Source: source, Keys: tellPacked(keys...), Tiers: []byte(tiers)}}}
 }
 
-func added(source uint32, tiers string, keys ...uint64) *feedpb.NodeMessage {
-	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: source, Added: packed(keys...), AddedTiers: []byte(tiers)}}}
+func tellAdded(source uint32, tiers string, keys ...uint64) *feedpb.NodeMessage {
+	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: source, Added: tellPacked(keys...), AddedTiers: []byte(tiers)}}}
 }
 
-func removed(source uint32, tiers string, keys ...uint64) *feedpb.NodeMessage {
-	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: source, Removed: packed(keys...), RemovedTiers: []byte(tiers)}}}
+func tellRemoved(source uint32, tiers string, keys ...uint64) *feedpb.NodeMessage {
+	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: source, Removed: tellPacked(keys...), RemovedTiers: []byte(tiers)}}}
 }
 
-func reset(source uint32, cause string) *feedpb.NodeMessage {
+func tellReset(source uint32, cause string) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Reset_{Reset_: &feedpb.Reset{Source: source, Cause: cause}}}
 }
 
-func connected(source uint32) *feedpb.NodeMessage {
+func tellConnected(source uint32) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_State{State: &feedpb.State{Source: source, Connected: true, BlockSize: 16}}}
 }
 
-func alive() *feedpb.NodeMessage {
+func tellAlive() *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Alive{Alive: &feedpb.Alive{}}}
 }
 
-func loads(all ...*feedpb.Load) *feedpb.NodeMessage {
+func tellLoads(all ...*feedpb.Load) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Loads{Loads: &feedpb.Loads{Loads: all}}}
 }
 
-func peersOf(all ...string) *feedpb.NodeMessage {
+func tellPeersOf(all ...string) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Peers{Peers: &feedpb.Peers{Instances: all}}}
 }
 
-func charges(c *feedpb.Charges) *feedpb.NodeMessage {
+func tellCharges(c *feedpb.Charges) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Charges{Charges: c}}
 }
 
-func made(endpoint string, number uint64) *feedpb.Charge {
+func tellMade(endpoint string, number uint64) *feedpb.Charge {
 	return &feedpb.Charge{Pool: "chat", Endpoint: endpoint, Number: number, Uncached: 100, Prompt: 200}
 }
 
-func recordFor(instance string) *feedpb.NodeMessage {
+func tellRecordFor(instance string) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Record{Record: &feedpb.Record{Instance: instance, Id: instance + "-1", Pool: "chat"}}}
 }
 
@@ -118,7 +118,7 @@ const sinkName = "chat 10.0.0.1:8000 0"
 
 // TestReceive looks at what becomes of the messages of one source.
 func TestReceive(t *testing.T) {
-	start := []*feedpb.NodeMessage{replicas(replica(":8000", 7)), connected(7), begin(7, 3), blocks(7, "", 1, 2, 3), end(7)}
+	start := []*feedpb.NodeMessage{tellReplicas(replica(":8000", 7)), tellConnected(7), tellBegin(7, 3), tellBlocks(7, "", 1, 2, 3), tellEnd(7)}
 	tests := []struct {
 		name        string
 		more        []*feedpb.NodeMessage
@@ -126,26 +126,26 @@ func TestReceive(t *testing.T) {
 		blocks      int64
 	}{
 		{"a copy", nil, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 3},
-		{"additions", []*feedpb.NodeMessage{added(7, "", 4, 5)}, []uint64{1, 2, 3, 4, 5}, []uint64{1, 2, 3, 4, 5}, 5},
-		{"an addition to any tier", []*feedpb.NodeMessage{added(7, "\x01\x03", 4, 5)}, []uint64{1, 2, 3, 4, 5}, []uint64{1, 2, 3, 5}, 5},
-		{"a promotion", []*feedpb.NodeMessage{added(7, "\x01", 4), added(7, "\x02", 4)}, []uint64{1, 2, 3, 4}, []uint64{1, 2, 3, 4}, 4},
-		{"to the device alone", []*feedpb.NodeMessage{added(7, "\x02", 4)}, []uint64{1, 2, 3, 4}, []uint64{1, 2, 3, 4}, 3},
-		{"removals", []*feedpb.NodeMessage{removed(7, "", 3, 2)}, []uint64{1}, []uint64{1}, 1},
-		{"a demotion", []*feedpb.NodeMessage{removed(7, "\x02", 3)}, []uint64{1, 2, 3}, []uint64{1, 2}, 3},
-		{"from all tiers but the device", []*feedpb.NodeMessage{removed(7, "\x01", 3)}, []uint64{1, 2}, []uint64{1, 2}, 2},
-		{"a removal of what is unknown", []*feedpb.NodeMessage{removed(7, "", 99)}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 2},
-		{"a reset", []*feedpb.NodeMessage{reset(7, "cleared")}, nil, nil, 0},
-		{"a reset, then additions", []*feedpb.NodeMessage{reset(7, "cleared"), added(7, "", 4)}, []uint64{4}, []uint64{4}, 1},
-		{"a second copy", []*feedpb.NodeMessage{begin(7, 2), blocks(7, "\x01", 8), blocks(7, "", 9), end(7)}, []uint64{8, 9}, []uint64{9}, 2},
-		{"an unfinished copy", []*feedpb.NodeMessage{begin(7, 2), blocks(7, "", 8)}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 2},
-		{"changes within a copy", []*feedpb.NodeMessage{begin(7, 3), blocks(7, "", 1), removed(7, "", 3, 1), added(7, "", 4), blocks(7, "", 2, 4), end(7)}, []uint64{2, 4}, []uint64{2, 4}, 2},
-		{"a copy that starts over", []*feedpb.NodeMessage{begin(7, 3), blocks(7, "", 5), begin(7, 1), blocks(7, "", 6), end(7)}, []uint64{6}, []uint64{6}, 1},
-		{"a reset within a copy", []*feedpb.NodeMessage{begin(7, 3), blocks(7, "", 1), reset(7, "gap")}, nil, nil, 0},
-		{"a reset within a copy, and its end", []*feedpb.NodeMessage{begin(7, 3), blocks(7, "", 1), reset(7, "gap"), added(7, "", 6), blocks(7, "", 6), end(7)}, []uint64{6}, []uint64{6}, 1},
-		{"an empty copy", []*feedpb.NodeMessage{begin(7, 0), end(7)}, nil, nil, 0},
-		{"an empty change", []*feedpb.NodeMessage{added(7, "")}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 3},
+		{"additions", []*feedpb.NodeMessage{tellAdded(7, "", 4, 5)}, []uint64{1, 2, 3, 4, 5}, []uint64{1, 2, 3, 4, 5}, 5},
+		{"an addition to any tier", []*feedpb.NodeMessage{tellAdded(7, "\x01\x03", 4, 5)}, []uint64{1, 2, 3, 4, 5}, []uint64{1, 2, 3, 5}, 5},
+		{"a promotion", []*feedpb.NodeMessage{tellAdded(7, "\x01", 4), tellAdded(7, "\x02", 4)}, []uint64{1, 2, 3, 4}, []uint64{1, 2, 3, 4}, 4},
+		{"to the device alone", []*feedpb.NodeMessage{tellAdded(7, "\x02", 4)}, []uint64{1, 2, 3, 4}, []uint64{1, 2, 3, 4}, 3},
+		{"removals", []*feedpb.NodeMessage{tellRemoved(7, "", 3, 2)}, []uint64{1}, []uint64{1}, 1},
+		{"a demotion", []*feedpb.NodeMessage{tellRemoved(7, "\x02", 3)}, []uint64{1, 2, 3}, []uint64{1, 2}, 3},
+		{"from all tiers but the device", []*feedpb.NodeMessage{tellRemoved(7, "\x01", 3)}, []uint64{1, 2}, []uint64{1, 2}, 2},
+		{"a removal of what is unknown", []*feedpb.NodeMessage{tellRemoved(7, "", 99)}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 2},
+		{"a reset", []*feedpb.NodeMessage{tellReset(7, "cleared")}, nil, nil, 0},
+		{"a reset, then additions", []*feedpb.NodeMessage{tellReset(7, "cleared"), tellAdded(7, "", 4)}, []uint64{4}, []uint64{4}, 1},
+		{"a second copy", []*feedpb.NodeMessage{tellBegin(7, 2), tellBlocks(7, "\x01", 8), tellBlocks(7, "", 9), tellEnd(7)}, []uint64{8, 9}, []uint64{9}, 2},
+		{"an unfinished copy", []*feedpb.NodeMessage{tellBegin(7, 2), tellBlocks(7, "", 8)}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 2},
+		{"changes within a copy", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellRemoved(7, "", 3, 1), tellAdded(7, "", 4), tellBlocks(7, "", 2, 4), tellEnd(7)}, []uint64{2, 4}, []uint64{2, 4}, 2},
+		{"a copy that starts over", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 5), tellBegin(7, 1), tellBlocks(7, "", 6), tellEnd(7)}, []uint64{6}, []uint64{6}, 1},
+		{"a reset within a copy", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellReset(7, "gap")}, nil, nil, 0},
+		{"a reset within a copy, and its end", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellReset(7, "gap"), tellAdded(7, "", 6), tellBlocks(7, "", 6), tellEnd(7)}, []uint64{6}, []uint64{6}, 1},
+		{"an empty copy", []*feedpb.NodeMessage{tellBegin(7, 0), tellEnd(7)}, nil, nil, 0},
+		{"an empty change", []*feedpb.NodeMessage{tellAdded(7, "")}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 3},
 		{"the engine is gone", []*feedpb.NodeMessage{{Message: &feedpb.NodeMessage_State{State: &feedpb.State{Source: 7}}}}, nil, nil, 3},
-		{"what a newer node says", []*feedpb.NodeMessage{{}, alive()}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 3},
+		{"what a newer node says", []*feedpb.NodeMessage{{}, tellAlive()}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 3},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestReceiveInvalid(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	many := make([]*feedpb.Replica, maxReplicas+1)
 	for i := range many {
-		many[i] = replica(":1")
+		many[i] = tellReplica(":1")
 	}
 	var ranks []uint32
 	for i := range uint32(subscriber.MaxRanks + 1) {
@@ -183,52 +183,52 @@ func TestReceiveInvalid(t *testing.T) {
 		m    *feedpb.NodeMessage
 	}{
 		{"a second hello", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Hello{Hello: &feedpb.NodeHello{Protocol: 1}}}},
-		{"state of no source", connected(8)},
-		{"copy of no source", begin(8, 1)},
-		{"blocks of no source", blocks(8, "", 1)},
-		{"end of no source", end(8)},
-		{"changes of no source", added(8, "", 1)},
-		{"reset of no source", reset(8, "gap")},
-		{"blocks outside of a copy", blocks(7, "", 1)},
-		{"end of no copy", end(7)},
-		{"changes before a copy", added(6, "", 1)},
-		{"blocks before a copy", blocks(6, "", 1)},
-		{"too many blocks", begin(7, 1<<40)},
+		{"state of no source", tellConnected(8)},
+		{"copy of no source", tellBegin(8, 1)},
+		{"blocks of no source", tellBlocks(8, "", 1)},
+		{"end of no source", tellEnd(8)},
+		{"changes of no source", tellAdded(8, "", 1)},
+		{"reset of no source", tellReset(8, "gap")},
+		{"blocks outside of a copy", tellBlocks(7, "", 1)},
+		{"end of no copy", tellEnd(7)},
+		{"changes before a copy", tellAdded(6, "", 1)},
+		{"blocks before a copy", tellBlocks(6, "", 1)},
+		{"too many blocks", tellBegin(7, 1<<40)},
 		{"half a key", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: 7, Added: make([]byte, 12)}}}},
 		{"half a key removed", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: 7, Removed: make([]byte, 7)}}}},
-		{"fewer tiers than keys", added(7, "\x03", 4, 5)},
-		{"more tiers than keys", added(7, "\x03\x03", 4)},
-		{"tiers without keys", removed(7, "\x03")},
-		{"no tier", added(7, "\x00", 4)},
-		{"an unknown tier", added(7, "\x04", 4)},
-		{"a good addition with a bad removal", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: 7, Added: packed(4), Removed: make([]byte, 7)}}}},
-		{"too many keys", added(7, "", make([]uint64, maxKeys+1)...)},
+		{"fewer tiers than keys", tellAdded(7, "\x03", 4, 5)},
+		{"more tiers than keys", tellAdded(7, "\x03\x03", 4)},
+		{"tiers without keys", tellRemoved(7, "\x03")},
+		{"no tier", tellAdded(7, "\x00", 4)},
+		{"an unknown tier", tellAdded(7, "\x04", 4)},
+		{"a good addition with a bad removal", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Delta{Delta: &feedpb.Delta{Source: 7, Added: tellPacked(4), Removed: make([]byte, 7)}}}},
+		{"too many keys", tellAdded(7, "", make([]uint64, maxKeys+1)...)},
 		{"an unknown medium", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_State{State: &feedpb.State{Source: 7, Coldest: 9}}}},
 		{"a long problem", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_State{State: &feedpb.State{Source: 7, Problem: long}}}},
-		{"too many replicas", replicas(many...)},
-		{"too many ranks", replicas(replica(":8000", ranks...))},
-		{"one source twice", replicas(replica(":8000", 7), replica(":8001", 7))},
-		{"one source for two ranks", replicas(replica(":8000", 7, 7))},
-		{"no endpoint", replicas(replica("", 7))},
-		{"a long endpoint", replicas(replica(long, 7))},
-		{"no pool", replicas(&feedpb.Replica{Endpoint: ":8000"})},
-		{"a long model", replicas(&feedpb.Replica{Endpoint: ":8000", Pool: "chat", Models: []string{long}})},
-		{"a file without a hash", replicas(&feedpb.Replica{Endpoint: ":8000", Pool: "chat", Files: []*feedpb.File{{Name: "tokenizer.json", Size: 3}}})},
-		{"load of nothing", loads(&feedpb.Load{})},
-		{"a usage above 1", loads(&feedpb.Load{Endpoint: ":8000", KvUsage: 1.5})},
-		{"a long instance", peersOf(long)},
-		{"too many peers", peersOf(make([]string, maxPeers+1)...)},
-		{"charges of nobody", charges(&feedpb.Charges{Made: []*feedpb.Charge{made(":8000", 1)}})},
-		{"a charge of nothing", charges(&feedpb.Charges{Instance: "other", Made: []*feedpb.Charge{made(":8000", 1), {}}})},
-		{"a release of nothing", charges(&feedpb.Charges{Instance: "other", Made: []*feedpb.Charge{made(":8000", 1)}, Released: []*feedpb.Release{{}}})},
-		{"charges of a long instance", charges(&feedpb.Charges{Instance: long})},
+		{"too many replicas", tellReplicas(many...)},
+		{"too many ranks", tellReplicas(replica(":8000", ranks...))},
+		{"one source twice", tellReplicas(replica(":8000", 7), tellReplica(":8001", 7))},
+		{"one source for two ranks", tellReplicas(replica(":8000", 7, 7))},
+		{"no endpoint", tellReplicas(replica("", 7))},
+		{"a long endpoint", tellReplicas(replica(long, 7))},
+		{"no pool", tellReplicas(&feedpb.Replica{Endpoint: ":8000"})},
+		{"a long model", tellReplicas(&feedpb.Replica{Endpoint: ":8000", Pool: "chat", Models: []string{long}})},
+		{"a file without a hash", tellReplicas(&feedpb.Replica{Endpoint: ":8000", Pool: "chat", Files: []*feedpb.File{{Name: "tokenizer.json", Size: 3}}})},
+		{"load of nothing", tellLoads(&feedpb.Load{})},
+		{"a usage above 1", tellLoads(&feedpb.Load{Endpoint: ":8000", KvUsage: 1.5})},
+		{"a long instance", tellPeersOf(long)},
+		{"too many peers", tellPeersOf(make([]string, maxPeers+1)...)},
+		{"charges of nobody", tellCharges(&feedpb.Charges{Made: []*feedpb.Charge{tellMade(":8000", 1)}})},
+		{"a charge of nothing", tellCharges(&feedpb.Charges{Instance: "other", Made: []*feedpb.Charge{tellMade(":8000", 1), {}}})},
+		{"a release of nothing", tellCharges(&feedpb.Charges{Instance: "other", Made: []*feedpb.Charge{tellMade(":8000", 1)}, Released: []*feedpb.Release{{}}})},
+		{"charges of a long instance", tellCharges(&feedpb.Charges{Instance: long})},
 		{"a record of nothing", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Record{Record: &feedpb.Record{Instance: "own"}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
 			n := b.node("10.0.0.1:9010")
-			b.say(n, replicas(replica(":8000", 7), replica(":8001", 6)), connected(7), begin(7, 3), blocks(7, "", 1, 2, 3), end(7))
+			b.say(n, tellReplicas(replica(":8000", 7), tellReplica(":8001", 6)), tellConnected(7), tellBegin(7, 3), tellBlocks(7, "", 1, 2, 3), tellEnd(7))
 			before, serves := b.fleet.sink(sinkName).events(), b.fleet.serves
 			err := n.rec.apply(tt.m, b.now)
 			if !errors.Is(err, errInvalid) {
@@ -253,7 +253,7 @@ func TestReceiveInvalid(t *testing.T) {
 // TestReceiveLost follows what can be matched while a stream is lost, and after it is back.
 func TestReceiveLost(t *testing.T) {
 	copied := func(keys ...uint64) []*feedpb.NodeMessage {
-		return []*feedpb.NodeMessage{replicas(replica(":8000", 9)), connected(9), begin(9, len(keys)), blocks(9, "", keys...), end(9)}
+		return []*feedpb.NodeMessage{tellReplicas(replica(":8000", 9)), tellConnected(9), tellBegin(9, len(keys)), tellBlocks(9, "", keys...), tellEnd(9)}
 	}
 	tests := []struct {
 		name  string

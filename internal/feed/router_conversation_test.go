@@ -74,8 +74,8 @@ type exchange struct {
 	tried []time.Time
 }
 
-// site is a router whose nodes are the test.
-type site struct {
+// routerSite is a router whose nodes are the test.
+type routerSite struct {
 	*exchange
 	r     *Router
 	fleet *modelFleet
@@ -83,10 +83,10 @@ type site struct {
 	stop  func()
 }
 
-// newSite is to be called in a bubble. The router runs until the test ends.
-func newSite(t *testing.T, nodes ...Address) *site {
+// newRouterSite is to be called in a bubble. The router runs until the test ends.
+func newRouterSite(t *testing.T, nodes ...Address) *routerSite {
 	x := &exchange{t: t, calls: make(chan *line, 1000), err: map[string]error{}}
-	s := &site{exchange: x, fleet: newModelFleet(t), log: &logtest.Buffer{}}
+	s := &routerSite{exchange: x, fleet: newModelFleet(t), log: &logtest.Buffer{}}
 	var err error
 	s.r, err = NewRouter(RouterOptions{Instance: "own", Release: "1.2", Fleet: s.fleet, Log: slog.New(slog.NewTextHandler(s.log, nil))})
 	if err != nil {
@@ -151,10 +151,10 @@ func node1() Address { return Address{Addr: "10.0.0.1:9010"} }
 
 // copyOf is all that a node says of one endpoint.
 func copyOf(keys ...uint64) []any {
-	return []any{replicas(replica(":8000", 7)), connected(7), begin(7, len(keys)), blocks(7, "", keys...), end(7)}
+	return []any{tellReplicas(replica(":8000", 7)), tellConnected(7), tellBegin(7, len(keys)), tellBlocks(7, "", keys...), tellEnd(7)}
 }
 
-func (s *site) status() NodeStatus {
+func (s *routerSite) status() NodeStatus {
 	s.t.Helper()
 	all := s.r.Nodes()
 	if len(all) != 1 {
@@ -163,12 +163,12 @@ func (s *site) status() NodeStatus {
 	return all[0]
 }
 
-func (s *site) matched() []uint64 { return s.fleet.sink(sinkName).matched(subscriber.Device) }
+func (s *routerSite) matched() []uint64 { return s.fleet.sink(sinkName).matched(subscriber.Device) }
 
 // TestConversation follows one stream from the hello to its end.
 func TestConversation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		l := s.take()
 		hello := (<-l.up).GetHello()
 		if hello.GetInstance() != "own" || hello.GetProtocol() != Protocol || hello.GetOldest() != OldestProtocol || hello.GetRelease() != "1.2" {
@@ -179,7 +179,7 @@ func TestConversation(t *testing.T) {
 			t.Errorf("after the hello: %+v", st)
 		}
 		l.say(copyOf(1, 2)...)
-		l.say(added(7, "", 3))
+		l.say(tellAdded(7, "", 3))
 		if diff := cmp.Diff([]uint64{1, 2, 3}, s.matched()); diff != "" {
 			t.Error(diff)
 		}
@@ -203,12 +203,12 @@ func TestConversation(t *testing.T) {
 // TestSilence ends a stream on which nothing comes. A message that says nothing is enough.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		l := s.answer()
 		l.say(copyOf(1, 2)...)
 		for range 10 {
 			time.Sleep(2900 * time.Millisecond)
-			l.say(alive())
+			l.say(tellAlive())
 		}
 		if st := s.status(); !st.Connected || len(s.matched()) != 2 {
 			t.Fatalf("while the node is alive: %+v", st)
@@ -242,10 +242,10 @@ func TestSilence(t *testing.T) {
 // TestStale keeps blocks for a while after a stream was lost, and the replicas for good.
 func TestStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		l := s.answer()
 		l.say(copyOf(1, 2)...)
-		l.say(loads(&feedpb.Load{Endpoint: ":8000", Running: 3}))
+		l.say(tellLoads(&feedpb.Load{Endpoint: ":8000", Running: 3}))
 		s.refuse("10.0.0.1:9010", status.Error(codes.Unavailable, "no route"))
 		l.say(errors.New("the connection broke"))
 		time.Sleep(2900 * time.Millisecond)
@@ -290,7 +290,7 @@ func TestBadHellos(t *testing.T) {
 		text   string // in the problem
 	}{
 		{"no hello", func(*line) { time.Sleep(helloTimeout + time.Millisecond) }, endHello, "no hello within 5s"},
-		{"another message", func(l *line) { l.say(alive()) }, endHello, "no hello"},
+		{"another message", func(l *line) { l.say(tellAlive()) }, endHello, "no hello"},
 		{"an older protocol", func(l *line) { l.say(helloOf(0)) }, endVersion, "upgrade the node"},
 		{"a newer protocol", func(l *line) { l.say(helloOf(7)) }, endVersion, "upgrade the router"},
 		{"the node knows no version", func(l *line) { l.say(status.Error(codes.FailedPrecondition, "upgrade the\nnode")) }, endVersion, "version: upgrade the node"},
@@ -307,7 +307,7 @@ func TestBadHellos(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSite(t, node1())
+				s := newRouterSite(t, node1())
 				for range 20 {
 					tt.play(s.take())
 					synctest.Wait()
@@ -336,12 +336,12 @@ func TestBadHellos(t *testing.T) {
 // TestGarbage has a node that says hello and then nonsense, time after time: attempts become rare, and the log stays short.
 func TestGarbage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		began := time.Now()
 		const rounds = 100
 		for range rounds {
 			l := s.answer()
-			l.say(replicas(replica(":8000", 7)), begin(7, 1), blocks(7, "", 1, 2), added(9, "", 5))
+			l.say(tellReplicas(replica(":8000", 7)), tellBegin(7, 1), tellBlocks(7, "", 1, 2), tellAdded(9, "", 5))
 		}
 		if took := time.Since(began); took < rounds*time.Second {
 			t.Errorf("%d attempts within %s", rounds, took)
@@ -390,7 +390,7 @@ func TestRetry(t *testing.T) {
 // TestSet changes the nodes that are watched.
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		l := s.answer()
 		l.say(copyOf(1, 2)...)
 		s.r.Set([]Address{node1(), {Addr: "10.0.0.2:9010"}, {Addr: "[::ffff:10.0.0.1]:9010"}, {Addr: "gpu-7:9010"}, {Addr: "0.0.0.0:1"}, {Addr: "10.0.0.3:0"}})
@@ -435,9 +435,9 @@ func TestSet(t *testing.T) {
 // TestAllow lets a node announce an address once the configuration does.
 func TestAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		l := s.answer()
-		l.say(replicas(replica(":8000", 7), replica("10.0.7.1:8000", 8)), begin(7, 0), end(7), begin(8, 1), blocks(8, "", 1), end(8))
+		l.say(tellReplicas(replica(":8000", 7), tellReplica("10.0.7.1:8000", 8)), tellBegin(7, 0), tellEnd(7), tellBegin(8, 1), tellBlocks(8, "", 1), tellEnd(8))
 		if got := s.fleet.endpoints("10.0.0.1:9010"); !slices.Equal(got, []string{"10.0.0.1:8000"}) {
 			t.Errorf("served are %v", got)
 		}
@@ -450,7 +450,7 @@ func TestAllow(t *testing.T) {
 		s.r.Set([]Address{{Addr: "10.0.0.1:9010", Allow: prefixes("10.0.7.0/24")}})
 		<-l.done
 		l = s.answer()
-		l.say(replicas(replica(":8000", 7), replica("10.0.7.1:8000", 8)), connected(8), begin(8, 1), blocks(8, "", 1), end(8))
+		l.say(tellReplicas(replica(":8000", 7), tellReplica("10.0.7.1:8000", 8)), tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 1), tellEnd(8))
 		if diff := cmp.Diff([]uint64{1}, s.fleet.sink("chat 10.0.7.1:8000 0").matched(subscriber.Any)); diff != "" {
 			t.Error(diff)
 		}
@@ -463,7 +463,7 @@ func TestAllow(t *testing.T) {
 // TestUnwanted asks for the blocks again that the fleet did not want.
 func TestUnwanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		s.fleet.want("10.0.0.1:8000", false)
 		l := s.answer()
 		l.say(copyOf(1, 2)...)
@@ -472,7 +472,7 @@ func TestUnwanted(t *testing.T) {
 		}
 		s.r.Set([]Address{node1()})
 		synctest.Wait()
-		l.say(added(7, "", 3)) // the stream is the same
+		l.say(tellAdded(7, "", 3)) // the stream is the same
 		s.fleet.want("10.0.0.1:8000", true)
 		s.r.Set([]Address{node1()})
 		<-l.done
@@ -492,56 +492,56 @@ func TestUnwanted(t *testing.T) {
 // TestReplicasChange follows what a node announces on one stream.
 func TestReplicasChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, node1())
+		s := newRouterSite(t, node1())
 		l := s.answer()
 		l.say(copyOf(1, 2)...)
 		first := s.fleet.sink(sinkName)
 
 		// One more; the others go on.
-		l.say(replicas(replica(":8000", 7), replica(":8001", 8)), added(7, "", 3), connected(8), begin(8, 1), blocks(8, "", 9), end(8))
+		l.say(tellReplicas(replica(":8000", 7), tellReplica(":8001", 8)), tellAdded(7, "", 3), tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 9), tellEnd(8))
 		if diff := cmp.Diff([]uint64{1, 2, 3}, first.matched(subscriber.Any)); diff != "" {
 			t.Error(diff)
 		}
 		// The same again is no news.
 		serves := s.fleet.serves
-		l.say(replicas(replica(":8000", 7), replica(":8001", 8)))
+		l.say(tellReplicas(replica(":8000", 7), tellReplica(":8001", 8)))
 		if s.fleet.serves != serves {
 			t.Error("the same replicas were served again")
 		}
 		// One drains: news, and its blocks stay.
-		drained := replica(":8000", 7)
+		drained := tellReplica(":8000", 7)
 		drained.Draining = true
-		l.say(replicas(drained, replica(":8001", 8)))
+		l.say(tellReplicas(drained, tellReplica(":8001", 8)))
 		if s.fleet.serves != serves+1 || len(first.matched(subscriber.Any)) != 3 {
 			t.Error("draining")
 		}
 		// Two ranks in place of one: another endpoint to the fleet.
-		l.say(replicas(replica(":8000", 7, 10), replica(":8001", 8)))
+		l.say(tellReplicas(replica(":8000", 7, 10), tellReplica(":8001", 8)))
 		<-l.done
 		if s.fleet.sink(sinkName) == first {
 			t.Error("the sink of another number of ranks is the same")
 		}
 		l = s.answer()
-		l.say(replicas(replica(":8000", 7, 10), replica(":8001", 8)), connected(10), begin(10, 1), blocks(10, "", 77), end(10))
+		l.say(tellReplicas(replica(":8000", 7, 10), tellReplica(":8001", 8)), tellConnected(10), tellBegin(10, 1), tellBlocks(10, "", 77), tellEnd(10))
 		if diff := cmp.Diff([]uint64{77}, s.fleet.sink("chat 10.0.0.1:8000 1").matched(subscriber.Any)); diff != "" {
 			t.Error(diff)
 		}
 		// What is withdrawn is closed, and what still comes of it is not heard.
-		l.say(replicas(replica(":8001", 8)), added(10, "", 78), alive())
+		l.say(tellReplicas(replica(":8001", 8)), tellAdded(10, "", 78), tellAlive())
 		if s.fleet.sink("chat 10.0.0.1:8000 1") != nil || !s.status().Connected {
 			t.Errorf("after a withdrawal: %+v", s.status())
 		}
 		// A source under another number begins anew, and stays matched until then.
-		l.say(connected(8), begin(8, 1), blocks(8, "", 9), end(8))
-		l.say(replicas(replica(":8001", 20)))
+		l.say(tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 9), tellEnd(8))
+		l.say(tellReplicas(replica(":8001", 20)))
 		if got := s.fleet.sink("chat 10.0.0.1:8001 0").matched(subscriber.Any); len(got) != 1 {
 			t.Errorf("matched are %v", got)
 		}
-		l.say(begin(20, 2), blocks(20, "", 9, 10), end(20))
+		l.say(tellBegin(20, 2), tellBlocks(20, "", 9, 10), tellEnd(20))
 		if got := s.fleet.sink("chat 10.0.0.1:8001 0").matched(subscriber.Any); len(got) != 2 {
 			t.Errorf("matched are %v", got)
 		}
-		l.say(replicas())
+		l.say(tellReplicas())
 		if got := s.fleet.endpoints("10.0.0.1:9010"); len(got) != 0 || s.fleet.served["10.0.0.1:9010"] == nil {
 			t.Errorf("a node without replicas serves %v", got)
 		}

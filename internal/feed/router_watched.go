@@ -148,7 +148,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	if err != nil {
 		return 0, err
 	}
-	hello, err := checkHello(m, own)
+	hello, err := checkNodeHello(m, own)
 	if err != nil {
 		return 0, err
 	}
@@ -170,15 +170,15 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	}
 }
 
-// checkHello reads a node's first message.
-func checkHello(m *feedpb.NodeMessage, own versions) (*feedpb.NodeHello, error) {
+// checkNodeHello reads a node's first message.
+func checkNodeHello(m *feedpb.NodeMessage, own versions) (*feedpb.NodeHello, error) {
 	h := m.GetHello()
 	if h == nil {
 		return nil, errNoHello
 	}
 	err := errors.Join(short("name", h.GetName(), maxName), short("release", h.GetRelease(), maxName), short("instance", h.GetInstance(), maxInstance))
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, malformed("%v", err)
 	}
 	if !own.speaks(h.GetProtocol()) {
 		_, err := negotiate(versions{h.GetProtocol(), h.GetProtocol(), h.GetRelease()}, own)

@@ -76,8 +76,8 @@ func TestOwners(t *testing.T) {
 	cancel := contextCancel(wake)
 	second.cancel.Store(&cancel)
 
-	b.say(first, tellReplicas(replica(":8000", 1), tellReplica(":8001", 2)))
-	b.say(second, tellReplicas(replica("10.0.0.1:8000", 1), tellReplica(":8002", 2), tellReplica("10.0.0.9:1", 3), tellReplica(":8002", 4)))
+	b.say(first, tellReplicas(tellReplica(":8000", 1), tellReplica(":8001", 2)))
+	b.say(second, tellReplicas(tellReplica("10.0.0.1:8000", 1), tellReplica(":8002", 2), tellReplica("10.0.0.9:1", 3), tellReplica(":8002", 4)))
 	check := func(n *watched, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, b.fleet.endpoints(n.name), cmpopts.EquateEmpty()); diff != "" {
@@ -102,28 +102,28 @@ func TestOwners(t *testing.T) {
 	}
 	// A lost node keeps its endpoints, and a withdrawal gives them up.
 	first.rec.lost(b.now, b.now.Add(1e12))
-	b.say(second, tellReplicas(replica("10.0.0.1:8000", 1)))
+	b.say(second, tellReplicas(tellReplica("10.0.0.1:8000", 1)))
 	check(second)
 	first.rec.begin()
 	if woken != 0 {
 		t.Error("the second node was told too early")
 	}
-	b.say(first, tellReplicas(replica(":8001", 2)))
+	b.say(first, tellReplicas(tellReplica(":8001", 2)))
 	if woken != 1 {
 		t.Errorf("the second node was told %d times that the endpoint is free", woken)
 	}
 	second.rec.lost(b.now, b.now)
 	second.rec.begin()
-	b.say(second, tellReplicas(replica("10.0.0.1:8000", 5)), tellConnected(5), tellBegin(5, 1), tellBlocks(5, "", 66), tellEnd(5))
+	b.say(second, tellReplicas(tellReplica("10.0.0.1:8000", 5)), tellConnected(5), tellBegin(5, 1), tellBlocks(5, "", 66), tellEnd(5))
 	check(second, "10.0.0.1:8000")
 	if diff := cmp.Diff([]uint64{66}, b.fleet.sink("chat 10.0.0.1:8000 0").matched(0)); diff != "" {
 		t.Error(diff)
 	}
 	// So does a node that is no node any more.
-	b.say(first, tellReplicas(replica(":8000", 3), tellReplica(":8001", 2)))
+	b.say(first, tellReplicas(tellReplica(":8000", 3), tellReplica(":8001", 2)))
 	check(first, "10.0.0.1:8001")
 	second.leave(true)
 	check(second)
-	b.say(first, tellReplicas(replica(":8000", 3), tellReplica(":8001", 2)))
+	b.say(first, tellReplicas(tellReplica(":8000", 3), tellReplica(":8001", 2)))
 	check(first, "10.0.0.1:8000", "10.0.0.1:8001")
 }

@@ -118,7 +118,7 @@ const sinkName = "chat 10.0.0.1:8000 0"
 
 // TestReceive looks at what becomes of the messages of one source.
 func TestReceive(t *testing.T) {
-	start := []*feedpb.NodeMessage{tellReplicas(replica(":8000", 7)), tellConnected(7), tellBegin(7, 3), tellBlocks(7, "", 1, 2, 3), tellEnd(7)}
+	start := []*feedpb.NodeMessage{tellReplicas(tellReplica(":8000", 7)), tellConnected(7), tellBegin(7, 3), tellBlocks(7, "", 1, 2, 3), tellEnd(7)}
 	tests := []struct {
 		name        string
 		more        []*feedpb.NodeMessage
@@ -206,11 +206,11 @@ func TestReceiveInvalid(t *testing.T) {
 		{"an unknown medium", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_State{State: &feedpb.State{Source: 7, Coldest: 9}}}},
 		{"a long problem", &feedpb.NodeMessage{Message: &feedpb.NodeMessage_State{State: &feedpb.State{Source: 7, Problem: long}}}},
 		{"too many replicas", tellReplicas(many...)},
-		{"too many ranks", tellReplicas(replica(":8000", ranks...))},
-		{"one source twice", tellReplicas(replica(":8000", 7), tellReplica(":8001", 7))},
-		{"one source for two ranks", tellReplicas(replica(":8000", 7, 7))},
-		{"no endpoint", tellReplicas(replica("", 7))},
-		{"a long endpoint", tellReplicas(replica(long, 7))},
+		{"too many ranks", tellReplicas(tellReplica(":8000", ranks...))},
+		{"one source twice", tellReplicas(tellReplica(":8000", 7), tellReplica(":8001", 7))},
+		{"one source for two ranks", tellReplicas(tellReplica(":8000", 7, 7))},
+		{"no endpoint", tellReplicas(tellReplica("", 7))},
+		{"a long endpoint", tellReplicas(tellReplica(long, 7))},
 		{"no pool", tellReplicas(&feedpb.Replica{Endpoint: ":8000"})},
 		{"a long model", tellReplicas(&feedpb.Replica{Endpoint: ":8000", Pool: "chat", Models: []string{long}})},
 		{"a file without a hash", tellReplicas(&feedpb.Replica{Endpoint: ":8000", Pool: "chat", Files: []*feedpb.File{{Name: "tokenizer.json", Size: 3}}})},
@@ -228,7 +228,7 @@ func TestReceiveInvalid(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t)
 			n := b.node("10.0.0.1:9010")
-			b.say(n, tellReplicas(replica(":8000", 7), tellReplica(":8001", 6)), tellConnected(7), tellBegin(7, 3), tellBlocks(7, "", 1, 2, 3), tellEnd(7))
+			b.say(n, tellReplicas(tellReplica(":8000", 7), tellReplica(":8001", 6)), tellConnected(7), tellBegin(7, 3), tellBlocks(7, "", 1, 2, 3), tellEnd(7))
 			before, serves := b.fleet.sink(sinkName).events(), b.fleet.serves
 			err := n.rec.apply(tt.m, b.now)
 			if !errors.Is(err, errInvalid) {
@@ -253,7 +253,7 @@ func TestReceiveInvalid(t *testing.T) {
 // TestReceiveLost follows what can be matched while a stream is lost, and after it is back.
 func TestReceiveLost(t *testing.T) {
 	copied := func(keys ...uint64) []*feedpb.NodeMessage {
-		return []*feedpb.NodeMessage{tellReplicas(replica(":8000", 9)), tellConnected(9), tellBegin(9, len(keys)), tellBlocks(9, "", keys...), tellEnd(9)}
+		return []*feedpb.NodeMessage{tellReplicas(tellReplica(":8000", 9)), tellConnected(9), tellBegin(9, len(keys)), tellBlocks(9, "", keys...), tellEnd(9)}
 	}
 	tests := []struct {
 		name  string

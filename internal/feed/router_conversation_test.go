@@ -151,7 +151,7 @@ func node1() Address { return Address{Addr: "10.0.0.1:9010"} }
 
 // copyOf is all that a node says of one endpoint.
 func copyOf(keys ...uint64) []any {
-	return []any{tellReplicas(replica(":8000", 7)), tellConnected(7), tellBegin(7, len(keys)), tellBlocks(7, "", keys...), tellEnd(7)}
+	return []any{tellReplicas(tellReplica(":8000", 7)), tellConnected(7), tellBegin(7, len(keys)), tellBlocks(7, "", keys...), tellEnd(7)}
 }
 
 func (s *routerSite) status() NodeStatus {
@@ -341,7 +341,7 @@ func TestGarbage(t *testing.T) {
 		const rounds = 100
 		for range rounds {
 			l := s.answer()
-			l.say(tellReplicas(replica(":8000", 7)), tellBegin(7, 1), tellBlocks(7, "", 1, 2), tellAdded(9, "", 5))
+			l.say(tellReplicas(tellReplica(":8000", 7)), tellBegin(7, 1), tellBlocks(7, "", 1, 2), tellAdded(9, "", 5))
 		}
 		if took := time.Since(began); took < rounds*time.Second {
 			t.Errorf("%d attempts within %s", rounds, took)
@@ -437,7 +437,7 @@ func TestAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRouterSite(t, node1())
 		l := s.answer()
-		l.say(tellReplicas(replica(":8000", 7), tellReplica("10.0.7.1:8000", 8)), tellBegin(7, 0), tellEnd(7), tellBegin(8, 1), tellBlocks(8, "", 1), tellEnd(8))
+		l.say(tellReplicas(tellReplica(":8000", 7), tellReplica("10.0.7.1:8000", 8)), tellBegin(7, 0), tellEnd(7), tellBegin(8, 1), tellBlocks(8, "", 1), tellEnd(8))
 		if got := s.fleet.endpoints("10.0.0.1:9010"); !slices.Equal(got, []string{"10.0.0.1:8000"}) {
 			t.Errorf("served are %v", got)
 		}
@@ -450,7 +450,7 @@ func TestAllow(t *testing.T) {
 		s.r.Set([]Address{{Addr: "10.0.0.1:9010", Allow: prefixes("10.0.7.0/24")}})
 		<-l.done
 		l = s.answer()
-		l.say(tellReplicas(replica(":8000", 7), tellReplica("10.0.7.1:8000", 8)), tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 1), tellEnd(8))
+		l.say(tellReplicas(tellReplica(":8000", 7), tellReplica("10.0.7.1:8000", 8)), tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 1), tellEnd(8))
 		if diff := cmp.Diff([]uint64{1}, s.fleet.sink("chat 10.0.7.1:8000 0").matched(subscriber.Any)); diff != "" {
 			t.Error(diff)
 		}
@@ -498,13 +498,13 @@ func TestReplicasChange(t *testing.T) {
 		first := s.fleet.sink(sinkName)
 
 		// One more; the others go on.
-		l.say(tellReplicas(replica(":8000", 7), tellReplica(":8001", 8)), tellAdded(7, "", 3), tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 9), tellEnd(8))
+		l.say(tellReplicas(tellReplica(":8000", 7), tellReplica(":8001", 8)), tellAdded(7, "", 3), tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 9), tellEnd(8))
 		if diff := cmp.Diff([]uint64{1, 2, 3}, first.matched(subscriber.Any)); diff != "" {
 			t.Error(diff)
 		}
 		// The same again is no news.
 		serves := s.fleet.serves
-		l.say(tellReplicas(replica(":8000", 7), tellReplica(":8001", 8)))
+		l.say(tellReplicas(tellReplica(":8000", 7), tellReplica(":8001", 8)))
 		if s.fleet.serves != serves {
 			t.Error("the same replicas were served again")
 		}
@@ -516,24 +516,24 @@ func TestReplicasChange(t *testing.T) {
 			t.Error("draining")
 		}
 		// Two ranks in place of one: another endpoint to the fleet.
-		l.say(tellReplicas(replica(":8000", 7, 10), tellReplica(":8001", 8)))
+		l.say(tellReplicas(tellReplica(":8000", 7, 10), tellReplica(":8001", 8)))
 		<-l.done
 		if s.fleet.sink(sinkName) == first {
 			t.Error("the sink of another number of ranks is the same")
 		}
 		l = s.answer()
-		l.say(tellReplicas(replica(":8000", 7, 10), tellReplica(":8001", 8)), tellConnected(10), tellBegin(10, 1), tellBlocks(10, "", 77), tellEnd(10))
+		l.say(tellReplicas(tellReplica(":8000", 7, 10), tellReplica(":8001", 8)), tellConnected(10), tellBegin(10, 1), tellBlocks(10, "", 77), tellEnd(10))
 		if diff := cmp.Diff([]uint64{77}, s.fleet.sink("chat 10.0.0.1:8000 1").matched(subscriber.Any)); diff != "" {
 			t.Error(diff)
 		}
 		// What is withdrawn is closed, and what still comes of it is not heard.
-		l.say(tellReplicas(replica(":8001", 8)), tellAdded(10, "", 78), tellAlive())
+		l.say(tellReplicas(tellReplica(":8001", 8)), tellAdded(10, "", 78), tellAlive())
 		if s.fleet.sink("chat 10.0.0.1:8000 1") != nil || !s.status().Connected {
 			t.Errorf("after a withdrawal: %+v", s.status())
 		}
 		// A source under another number begins anew, and stays matched until then.
 		l.say(tellConnected(8), tellBegin(8, 1), tellBlocks(8, "", 9), tellEnd(8))
-		l.say(tellReplicas(replica(":8001", 20)))
+		l.say(tellReplicas(tellReplica(":8001", 20)))
 		if got := s.fleet.sink("chat 10.0.0.1:8001 0").matched(subscriber.Any); len(got) != 1 {
 			t.Errorf("matched are %v", got)
 		}

@@ -22,8 +22,8 @@ import (
 // Causes for which a router ends a stream.
 var (
 	errSilent  = errors.New("nothing was heard of the node for too long")
-	errConnect = fmt.Errorf("no connection within %s", connectTimeout)
-	errHello   = fmt.Errorf("no hello within %s", helloTimeout)
+	errConnect = errors.New("no connection in time")
+	errHello   = errors.New("no hello in time")
 	errNoHello = errors.New("the node's first message is no hello")
 	errVersion = errors.New("no version of the protocol in common")
 	errAgain   = errors.New("all blocks are needed again")
@@ -120,7 +120,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer func() { err = causeOr(ctx, err) }()
-	limit := time.AfterFunc(connectTimeout, func() { cancel(errConnect) })
+	limit := time.AfterFunc(n.r.connectTimeout, func() { cancel(errConnect) })
 	defer limit.Stop()
 	s, end, err := n.r.begin(ctx, n.addr, n.received)
 	if err != nil {
@@ -136,7 +136,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	if !limit.Stop() {
 		return 0, errConnect
 	}
-	limit = time.AfterFunc(helloTimeout, func() { cancel(errHello) })
+	limit = time.AfterFunc(n.r.helloTimeout, func() { cancel(errHello) })
 	own := spoken(n.r.o.Release)
 	err = s.Send(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Hello{Hello: &feedpb.RouterHello{
 		Protocol: own.newest, Oldest: own.oldest, Release: own.release, Instance: n.r.o.Instance,

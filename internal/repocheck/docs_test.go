@@ -22,6 +22,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
+	"github.com/kvsteer/kvsteer/internal/scrape"
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 	"github.com/kvsteer/kvsteer/kvindex"
@@ -125,6 +126,7 @@ func metricsTable(t *testing.T) string {
 	subscriber.NewMetrics(&r)
 	feed.NewNodeMetrics(&r)
 	pool.NewMetrics(&r)
+	scrape.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

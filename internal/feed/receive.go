@@ -48,7 +48,9 @@ type heldSource struct {
 	unfollowed time.Time
 	stale      bool
 
-	blocks int64 // of the node's, from the last Begin on
+	blocks int64 // that the node has, by what it says; for a while after a copy in which much changed it may be somewhat wrong
+	copied int64 // in the copy
+	gone   int64 // in the copy: removed from all tiers by changes
 }
 
 // receiver applies the messages of one node. Its methods are called by one goroutine at a time; it outlives streams.
@@ -307,7 +309,8 @@ func (r *receiver) beginCopy(m *feedpb.Begin, now time.Time) error {
 	if m.GetBlocks() > uint64(r.maxBlocks) {
 		return malformed("source %d has %d blocks, more than %d", m.GetSource(), m.GetBlocks(), r.maxBlocks)
 	}
-	s.begun, s.copying, s.opened, s.blocks = true, true, now, int64(m.GetBlocks())
+	s.begun, s.copying, s.opened = true, true, now
+	s.blocks, s.copied, s.gone = int64(m.GetBlocks()), 0, 0
 	if s.unfollowed.IsZero() {
 		s.unfollowed = now
 	}
@@ -332,6 +335,9 @@ func (r *receiver) blocks(m *feedpb.Blocks) error {
 	if !s.copying {
 		return malformed("blocks of source %d outside of a copy", m.GetSource())
 	}
+	if s.copied += int64(n); s.copied > 2*r.maxBlocks {
+		return malformed("a copy of source %d has more than %d blocks", m.GetSource(), 2*r.maxBlocks)
+	}
 	r.metrics.received(kindCopy, n)
 	if s.sink != nil {
 		r.store(s.sink, m.GetKeys(), m.GetTiers())
@@ -348,6 +354,7 @@ func (r *receiver) endCopy(m *feedpb.End, now time.Time) error {
 		return malformed("end of a copy of source %d that has not begun", m.GetSource())
 	}
 	s.copying = false
+	s.blocks = max(0, s.copied-s.gone) // what was added meanwhile has come again
 	r.metrics.copied(now.Sub(s.opened))
 	if s.sink != nil {
 		s.sink.End()
@@ -411,11 +418,12 @@ func (r *receiver) delta(m *feedpb.Delta) error {
 	if !s.begun {
 		return malformed("changes of source %d before its first copy", m.GetSource())
 	}
-	blocks := max(0, s.blocks+countAny(m.GetAdded(), m.GetAddedTiers())-countAny(m.GetRemoved(), m.GetRemovedTiers()))
+	gone := countAny(m.GetRemoved(), m.GetRemovedTiers())
+	blocks := max(0, s.blocks+countAny(m.GetAdded(), m.GetAddedTiers())-gone)
 	if blocks > r.maxBlocks {
 		return malformed("source %d has %d blocks, more than %d", m.GetSource(), blocks, r.maxBlocks)
 	}
-	s.blocks = blocks
+	s.blocks, s.gone = blocks, s.gone+gone
 	r.metrics.received(kindDelta, removed+added)
 	if s.sink == nil {
 		return nil
@@ -467,7 +475,7 @@ func (r *receiver) reset(m *feedpb.Reset) error {
 		return err
 	}
 	r.begun[m.GetSource()] = true
-	s.begun, s.blocks = true, 0
+	s.begun, s.blocks, s.copied, s.gone = true, 0, 0, 0
 	if s.sink != nil {
 		s.sink.Reset(causeOf(m.GetCause()))
 		if s.copying {

@@ -138,7 +138,7 @@ func TestReceive(t *testing.T) {
 		{"a reset, then additions", []*feedpb.NodeMessage{tellReset(7, "cleared"), tellAdded(7, "", 4)}, []uint64{4}, []uint64{4}, 1},
 		{"a second copy", []*feedpb.NodeMessage{tellBegin(7, 2), tellBlocks(7, "\x01", 8), tellBlocks(7, "", 9), tellEnd(7)}, []uint64{8, 9}, []uint64{9}, 2},
 		{"an unfinished copy", []*feedpb.NodeMessage{tellBegin(7, 2), tellBlocks(7, "", 8)}, []uint64{1, 2, 3}, []uint64{1, 2, 3}, 2},
-		{"changes within a copy", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellRemoved(7, "", 3, 1), tellAdded(7, "", 4), tellBlocks(7, "", 2, 4), tellEnd(7)}, []uint64{2, 4}, []uint64{2, 4}, 2},
+		{"changes within a copy", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellRemoved(7, "", 3, 1), tellAdded(7, "", 4), tellBlocks(7, "", 2, 4), tellEnd(7)}, []uint64{2, 4}, []uint64{2, 4}, 1},
 		{"a copy that starts over", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 5), tellBegin(7, 1), tellBlocks(7, "", 6), tellEnd(7)}, []uint64{6}, []uint64{6}, 1},
 		{"a reset within a copy", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellReset(7, "gap")}, nil, nil, 0},
 		{"a reset within a copy, and its end", []*feedpb.NodeMessage{tellBegin(7, 3), tellBlocks(7, "", 1), tellReset(7, "gap"), tellAdded(7, "", 6), tellBlocks(7, "", 6), tellEnd(7)}, []uint64{6}, []uint64{6}, 1},

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	maxOutgoing = 8192                 // charges and releases that wait for one node; beyond, the oldest is dropped
+	maxOutgoing = 8192                 // charges that wait for one node; beyond, the oldest is dropped
+	maxReleases = 2 * maxOpen          // releases that wait for one node; beyond, the oldest is dropped
 	maxRecords  = 1024                 // records that wait for one node; beyond, none is taken
 	maxBatch    = 256                  // charges and releases in one message
 	batchDelay  = 5 * time.Millisecond // that the first of a batch waits for others
@@ -100,83 +101,70 @@ func (o *openCharges) forget(n *watched) {
 }
 
 // outbox holds what is to be sent to one node, also while it is not connected: a charge that has ended meanwhile is then not heard of at all, and one
-// that the node knows is released late rather than never.
+// that the node knows is released late rather than never. So many releases fit as charges can be open; of charges, the oldest gives way.
 type outbox struct {
 	metrics *routerSeries
+	lost    func(decisionName) // is told of charges that are dropped: they need no release
 
-	mu      sync.Mutex
-	queue   []outgoing             // first in, first out, from head on
-	head    int                    // index in queue of the oldest
-	dropped uint64                 // entries before queue[0], since the start
-	made    map[decisionName]uint64 // where a charge that waits stands, counted from the start
-	count   int                    // of those that are not withdrawn
-	records []*feedpb.Record
-	wake    chan struct{} // holds one when something was put in
+	mu       sync.Mutex
+	charges  []waitingCharge         // oldest first
+	passed   uint64                  // charges that stood before charges[0], since the start
+	made     map[decisionName]uint64 // where a charge stands, counted from the start
+	released []decisionName          // oldest first
+	records  []*feedpb.Record
+	wake     chan struct{} // holds one when something was put in
 }
 
-// outgoing is a charge, or a release if charge is nil.
-type outgoing struct {
-	name      decisionName
-	charge    *feedpb.Charge
-	withdrawn bool // it ended before it was sent
+type waitingCharge struct {
+	name   decisionName
+	charge *feedpb.Charge // nil: it ended before it was sent
 }
 
-func newOutbox(m *routerSeries) *outbox {
-	return &outbox{metrics: m, made: map[decisionName]uint64{}, wake: make(chan struct{}, 1)}
+func newOutbox(m *routerSeries, lost func(decisionName)) *outbox {
+	return &outbox{metrics: m, lost: lost, made: map[decisionName]uint64{}, wake: make(chan struct{}, 1)}
 }
 
 func (o *outbox) charge(name decisionName, c *feedpb.Charge) {
 	o.mu.Lock()
-	o.made[name] = o.dropped + uint64(len(o.queue))
-	o.putLocked(outgoing{name: name, charge: c})
+	if len(o.charges) >= maxOutgoing {
+		if oldest := o.popLocked(); oldest.charge != nil {
+			o.metrics.charge(chargeDropped, 1)
+			o.lost(oldest.name)
+		}
+	}
+	o.made[name] = o.passed + uint64(len(o.charges))
+	o.charges = append(o.charges, waitingCharge{name, c})
 	o.mu.Unlock()
 	o.poke()
+}
+
+// popLocked takes the oldest charge.
+func (o *outbox) popLocked() waitingCharge {
+	c := o.charges[0]
+	o.charges[0] = waitingCharge{}
+	o.charges = o.charges[1:]
+	o.passed++
+	if c.charge != nil {
+		delete(o.made, c.name)
+	}
+	return c
 }
 
 func (o *outbox) release(name decisionName) {
 	o.mu.Lock()
 	if at, ok := o.made[name]; ok {
-		o.queue[at-o.dropped].withdrawn = true
+		o.charges[at-o.passed].charge = nil
 		delete(o.made, name)
-		o.count--
 		o.mu.Unlock()
 		return
 	}
-	o.putLocked(outgoing{name: name})
+	if len(o.released) >= maxReleases {
+		o.released = o.released[1:]
+		o.metrics.charge(chargeDropped, 1)
+	}
+	o.released = append(o.released, name)
 	o.mu.Unlock()
 	o.poke()
-}
-
-func (o *outbox) putLocked(g outgoing) {
-	if len(o.queue)-o.head >= maxOutgoing {
-		if lost, ok := o.popLocked(); ok && !lost.withdrawn {
-			o.metrics.charge(chargeDropped, 1)
-		}
-	}
-	o.queue = append(o.queue, g)
-	o.count++
-}
-
-// popLocked takes the oldest entry.
-func (o *outbox) popLocked() (g outgoing, ok bool) {
-	if o.head == len(o.queue) {
-		return g, false
-	}
-	g = o.queue[o.head]
-	o.queue[o.head] = outgoing{}
-	o.head++
-	if g.charge != nil && !g.withdrawn {
-		delete(o.made, g.name)
-	}
-	if !g.withdrawn {
-		o.count--
-	}
-	if o.head >= maxOutgoing || o.head == len(o.queue) {
-		o.dropped += uint64(o.head)
-		o.queue = append(o.queue[:0], o.queue[o.head:]...)
-		o.head = 0
-	}
-	return g, true
 }
 
 func (o *outbox) record(r *feedpb.Record) bool {
@@ -203,30 +191,28 @@ func (o *outbox) poke() {
 func (o *outbox) waiting() (charges int, records bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.count, len(o.records) > 0
+	return len(o.made) + len(o.released), len(o.records) > 0
 }
 
 // batch takes up to maxBatch charges and releases, nil when there are none.
 func (o *outbox) batch() *feedpb.Charges {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var c *feedpb.Charges
-	for n := 0; n < maxBatch; {
-		g, ok := o.popLocked()
-		if !ok {
-			break
+	c := &feedpb.Charges{}
+	for len(o.charges) > 0 && len(c.Made) < maxBatch {
+		if w := o.popLocked(); w.charge != nil {
+			c.Made = append(c.Made, w.charge)
 		}
-		if g.withdrawn {
-			continue
-		}
-		if c == nil {
-			c = &feedpb.Charges{}
-		}
-		if n++; g.charge != nil {
-			c.Made = append(c.Made, g.charge)
-		} else {
-			c.Released = append(c.Released, &feedpb.Release{Pool: g.name.pool, Number: g.name.number})
-		}
+	}
+	n := min(maxBatch-len(c.Made), len(o.released))
+	for _, name := range o.released[:n] {
+		c.Released = append(c.Released, &feedpb.Release{Pool: name.pool, Number: name.number})
+	}
+	if o.released = o.released[n:]; len(o.released) == 0 {
+		o.released = nil
+	}
+	if len(c.Made)+len(c.Released) == 0 {
+		return nil
 	}
 	return c
 }
@@ -239,7 +225,8 @@ func (o *outbox) takeRecord() *feedpb.Record {
 		return nil
 	}
 	r := o.records[0]
-	o.records = append(o.records[:0], o.records[1:]...)
+	o.records[0] = nil
+	o.records = o.records[1:]
 	return r
 }
 

@@ -59,9 +59,12 @@ func (s *service) reread() {
 			f.Reload()
 		}
 	}
-	if s.engineTLS != nil {
-		s.engineTLS.reload()
+	for _, t := range []*dialTLS{s.engineTLS, s.feedTLS} {
+		if t != nil {
+			t.reload()
+		}
 	}
+	s.feedToken.reload()
 	s.admin.Reload()
 }
 

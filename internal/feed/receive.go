@@ -259,10 +259,15 @@ func (r *inbox) ask(s *heldSource) bool {
 	return true
 }
 
-// reconsider asks the fleet again for the sinks that it did not want. It reports whether some source needs its blocks from the beginning.
+// reconsider asks the fleet again for the sinks that it did not want, and for others in place of lost ones. It reports whether some source needs its
+// blocks from the beginning.
 func (r *inbox) reconsider() bool {
 	missed := false
 	for _, s := range r.held {
+		if s.sink != nil && s.sink.Lost() {
+			s.close()
+			s.known = false
+		}
 		if s.sink == nil && r.ask(s) {
 			missed = missed || s.begun
 		}

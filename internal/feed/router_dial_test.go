@@ -409,7 +409,11 @@ func TestRouterTLS(t *testing.T) {
 		{"TLS to clear text", plain, client(ours, "", true), "first record does not look like a TLS handshake"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, _ := startRouter(t, newModelFleet(t), func(o *RouterOptions) { o.TLS = tt.tls }, tt.addr)
+			r, _ := startRouter(t, newModelFleet(t), func(o *RouterOptions) {
+				if tt.tls != nil {
+					o.TLS = func() *tls.Config { return tt.tls }
+				}
+			}, tt.addr)
 			fails := tt.want != "" || tt.tls == nil
 			eventually(t, "it was tried", func() bool {
 				s := statusOf(t, r, tt.addr)
@@ -424,7 +428,7 @@ func TestRouterTLS(t *testing.T) {
 }
 
 // TestFetch reads files whole or not at all.
-func TestFetch(t *testing.T) {
+func TestRouterFetch(t *testing.T) {
 	content := strings.Repeat("tokens ", 40_000)
 	f := newFakeNode(t, says())
 	file := File{Name: "tokenizer.json", SHA256: sha256.Sum256([]byte(content)), Size: int64(len(content))}

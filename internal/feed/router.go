@@ -91,6 +91,7 @@ type Router struct {
 	changed chan struct{} // holds one when wanted has changed
 
 	connectTimeout, helloTimeout, stallTimeout time.Duration
+	retry                                      retry // as each node begins with it
 
 	mu     sync.Mutex
 	wanted []Address
@@ -125,6 +126,7 @@ func NewRouter(o RouterOptions) (*Router, error) {
 	}
 	r := &Router{o: o, origins: origins{own: o.Instance, fleet: o.Fleet}, changed: make(chan struct{}, 1)}
 	r.connectTimeout, r.helloTimeout, r.stallTimeout = connectTimeout, helloTimeout, fetchStall
+	r.retry = newRetry()
 	r.begin = r.watch
 	return r, nil
 }

@@ -404,7 +404,7 @@ func TestRouterTLS(t *testing.T) {
 		{"by no name", byName, client(ours, "", true), "127.0.0.1"},
 		{"another name", byName, client(ours, "other.test", true), "other.test"},
 		{"another authority", byAddress, client(theirs, "", true), "unknown authority"},
-		{"no certificate of ours", byAddress, client(ours, "", false), "certificate"},
+		{"no certificate of ours", byAddress, client(ours, "", false), "unreachable: "},
 		{"clear text to TLS", byAddress, nil, ""},
 		{"TLS to clear text", plain, client(ours, "", true), "first record does not look like a TLS handshake"},
 	} {
@@ -427,7 +427,7 @@ func TestRouterTLS(t *testing.T) {
 	}
 }
 
-// TestFetch reads files whole or not at all.
+// TestRouterFetch reads files whole or not at all.
 func TestRouterFetch(t *testing.T) {
 	content := strings.Repeat("tokens ", 40_000)
 	f := newFakeNode(t, says())

@@ -104,7 +104,7 @@ func (n *watched) look(allow []netip.Prefix) {
 // run watches the node until ctx ends. stays says whether the fleet is to hear then that the node is none any more.
 func (n *watched) run(ctx context.Context, leaves func() bool) {
 	defer func() { n.leave(leaves()) }()
-	pace := newRetry()
+	pace := n.r.retry
 	for ctx.Err() == nil {
 		lasted, err := n.converse(ctx)
 		n.ended(ctx, lasted, err)
@@ -223,7 +223,7 @@ func (n *watched) receive(m *feedpb.NodeMessage) error {
 	if m.GetEnd() != nil || m.GetReset_() != nil || m.GetReplicas() != nil {
 		n.staleLocked(n.heard)
 	}
-	if n.said != "connected" && n.heard.Sub(n.since) >= newRetry().stable {
+	if n.said != "connected" && n.heard.Sub(n.since) >= n.r.retry.stable {
 		n.sayLocked("connected")
 	}
 	return err
@@ -246,7 +246,7 @@ func (n *watched) ended(ctx context.Context, lasted time.Duration, err error) {
 	if reason == endAgain || reason == endStopped {
 		return
 	}
-	if n.short++; lasted >= newRetry().stable {
+	if n.short++; lasted >= n.r.retry.stable {
 		n.short = 0
 	}
 	n.sayLocked(string(reason))

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvsteer/kvsteer/internal/config"
-	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
@@ -26,7 +25,7 @@ const (
 type follower struct {
 	of      *followers
 	what    followed
-	sources []*router.Source // by rank
+	sources []rankSource // by rank
 	log     *slog.Logger
 	stop    context.CancelFunc
 	again   chan struct{} // capacity 1: asks for a restart
@@ -44,7 +43,7 @@ func (f *follower) restart() {
 
 // close forgets all ranks.
 func (f *follower) close() {
-	f.of.router.Offer(f.what.pool, f.what.endpoint, 0)
+	f.of.home.offer(f.what.pool, f.what.endpoint, 0)
 	for _, s := range f.sources {
 		s.Close()
 	}
@@ -59,6 +58,7 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
 		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
+		MaxBlocks: f.of.maxBlocks,
 	}
 	if err := f.what.reading.enter(&options); err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (f *follower) watch(ctx context.Context, at []config.Events) {
 
 // ask asks the engine about its ranks if it is time to.
 func (f *follower) ask(ctx context.Context) {
-	connected := !slices.ContainsFunc(f.sources, func(s *router.Source) bool { return !s.Connected() })
+	connected := !slices.ContainsFunc(f.sources, func(s rankSource) bool { return !s.Connected() })
 	if !f.offer.due(time.Now(), f.sources[0].Life(), connected) {
 		return
 	}
@@ -174,7 +174,7 @@ func (f *follower) ask(ctx context.Context) {
 		return
 	}
 	if f.offer.told(time.Now(), ranks, err) {
-		f.of.router.Offer(f.what.pool, f.what.endpoint, len(f.offer.ranks))
+		f.of.home.offer(f.what.pool, f.what.endpoint, len(f.offer.ranks))
 	}
 }
 

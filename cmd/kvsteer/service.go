@@ -94,7 +94,9 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	sources := eventsources.New(eventsources.Options{DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2})
-	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), subscriber.NewStateDir(cfg.StateDir), log.With("component", "subscriber"), followedBy(cfg))
+	s.followers, err = newFollowers(followParts{
+		home: routerHome{s.router}, asker: sources, metrics: subscriber.NewMetrics(reg), state: subscriber.NewStateDir(cfg.StateDir), log: log.With("component", "subscriber"),
+	}, followedBy(cfg))
 	if err != nil {
 		return nil, err
 	}

@@ -41,6 +41,7 @@ var layers = map[string]int{
 
 	"internal/approx":   2,
 	"internal/tokenize": 2,
+	"internal/feed":     2,
 	"internal/router":   3,
 	"extproc":           4,
 	"internal/admin":    4,

@@ -1,6 +1,9 @@
 package feed
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Bounds of what either side takes from the other. A message beyond them ends the stream: a peer that speaks this protocol keeps to them.
 const (
@@ -39,4 +42,10 @@ func few(what string, n, limit int) error {
 		return fmt.Errorf("%d %s, at most %d are taken", n, what, limit)
 	}
 	return nil
+}
+
+// valid is a text as it can be sent: whole characters of UTF-8, at most limit bytes.
+func valid(text string, limit int) string {
+	text = strings.ToValidUTF8(text, "�")
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "") // a character may have been cut
 }

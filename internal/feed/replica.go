@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
 )
@@ -51,6 +53,27 @@ func (r Replica) proto() *feedpb.Replica {
 		p.Files = append(p.Files, &feedpb.File{Name: f.Name, Sha256: f.SHA256[:], Size: uint64(max(f.Size, 0))})
 	}
 	return p
+}
+
+// valid is the replica with names as they can be sent: engines and configurations may have any bytes.
+func (r Replica) valid() Replica {
+	names := func(list []string) []string {
+		list = slices.Clone(list)
+		for i, s := range list {
+			list[i] = valid(s, maxName)
+		}
+		return list
+	}
+	r.Models, r.Problems, r.Adapters, r.Files = names(r.Models), names(r.Problems), slices.Clone(r.Adapters), slices.Clone(r.Files)
+	r.Engine, r.Version = valid(r.Engine, maxName), valid(r.Version, maxName)
+	r.Endpoint, r.Pool = strings.ToValidUTF8(r.Endpoint, "�"), strings.ToValidUTF8(r.Pool, "�")
+	for i, a := range r.Adapters {
+		r.Adapters[i] = Adapter{Name: valid(a.Name, maxName), Path: valid(a.Path, maxPath)}
+	}
+	for i := range r.Files {
+		r.Files[i].Name = valid(r.Files[i].Name, maxName)
+	}
+	return r
 }
 
 // check says what makes a replica one that no router takes.

@@ -1,6 +1,9 @@
 package feed
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // The versions of the protocol that this release speaks. Fields that may be ignored do not raise them.
 const (
@@ -38,7 +41,7 @@ func negotiate(node, router versions) (uint32, error) {
 		router.oldest = router.newest
 	}
 	if router.newest == 0 || router.oldest > router.newest {
-		return 0, fmt.Errorf("the router names no version of the protocol")
+		return 0, errors.New("the router names no version of the protocol")
 	}
 	version := min(node.newest, router.newest)
 	if node.speaks(version) && router.speaks(version) {

@@ -19,6 +19,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/doctor"
+	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/scrape"
@@ -114,6 +115,7 @@ func metricsTable(t *testing.T) string {
 	config.NewMetrics(&r, time.Now())
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
+	feed.NewNodeMetrics(&r)
 	pool.NewMetrics(&r)
 	scrape.NewMetrics(&r)
 	approx.NewMetrics(&r)

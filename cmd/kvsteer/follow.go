@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -80,8 +81,11 @@ type followers struct {
 	followParts
 	replays *subscriber.ReplayLimit
 	first   []*follower // of the start
-	orders  chan func(context.Context, *following)
-	ended   chan struct{} // closed when run takes no more orders
+
+	mu     sync.Mutex
+	deaf   map[followed]error // what cannot be listened on
+	orders chan func(context.Context, *following)
+	ended  chan struct{} // closed when run takes no more orders
 }
 
 // following is what run keeps.
@@ -93,17 +97,22 @@ type following struct {
 // newFollowers makes the subscribers of the start and starts none.
 func newFollowers(parts followParts, all []followed) (*followers, error) {
 	f := &followers{
-		followParts: parts, replays: subscriber.NewReplayLimit(maxReplays),
+		followParts: parts, replays: subscriber.NewReplayLimit(maxReplays), deaf: map[followed]error{},
 		orders: make(chan func(context.Context, *following)), ended: make(chan struct{}),
 	}
+	return f, f.add(all)
+}
+
+// add makes more subscribers of the start. It is for before run.
+func (f *followers) add(all []followed) error {
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		f.first = append(f.first, one)
 	}
-	return f, nil
+	return nil
 }
 
 func (f *followers) make(what followed) (*follower, error) {
@@ -203,6 +212,29 @@ func (f *followers) restart(endpoint string) {
 			}
 		}
 	})
+}
+
+// hears notes whether the addresses of an endpoint can be listened on; err says why not.
+func (f *followers) hears(what followed, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		f.deaf[what] = err
+	} else {
+		delete(f.deaf, what)
+	}
+}
+
+// unheard are the endpoints whose addresses cannot be listened on, a line each, sorted.
+func (f *followers) unheard() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var lines []string
+	for what, err := range f.deaf {
+		lines = append(lines, fmt.Sprintf("events of endpoint %s in pool %s cannot be received: %v", what.endpoint, what.pool, err))
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // start starts a follower. failed is told when its address cannot be listened on at first; without it that is logged and tried again.

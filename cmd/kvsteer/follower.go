@@ -73,6 +73,7 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 // run follows the endpoint until ctx ends, then forgets it.
 func (f *follower) run(ctx context.Context, failed func(error)) {
 	defer f.close()
+	defer f.of.hears(f.what, nil)
 	for wait := followRetry; ctx.Err() == nil; failed = nil {
 		err := f.once(ctx)
 		switch {
@@ -86,6 +87,7 @@ func (f *follower) run(ctx context.Context, failed func(error)) {
 			failed(err)
 			return
 		}
+		f.of.hears(f.what, err)
 		f.log.Warn("events cannot be received; the endpoint is routed by load", "error", err, "again_in", wait)
 		timer := time.NewTimer(wait)
 		select {
@@ -139,17 +141,26 @@ func (f *follower) subscribe(ctx context.Context, at []config.Events) error {
 	}
 	group.Go(func() error {
 		defer cancel()
-		f.watch(ctx, at)
+		f.watch(ctx, at, func() bool { return f.bound(subs) })
 		return nil
 	})
 	return group.Wait()
 }
 
-// watch asks the engine about its ranks whenever that may have changed, until ctx ends or it tells of other addresses than these.
-func (f *follower) watch(ctx context.Context, at []config.Events) {
+// bound says whether all addresses are listened on.
+func (f *follower) bound(subs []*subscriber.Subscriber) bool {
+	return f.what.events.Listen == "" || !slices.ContainsFunc(subs, func(s *subscriber.Subscriber) bool { return s.Addr() == "" })
+}
+
+// watch asks the engine about its ranks whenever that may have changed, until ctx ends or it tells of other addresses than these. bound says whether all
+// addresses are listened on.
+func (f *follower) watch(ctx context.Context, at []config.Events, bound func() bool) {
 	tick := time.NewTicker(offerTick)
 	defer tick.Stop()
 	for {
+		if bound() {
+			f.of.hears(f.what, nil)
+		}
 		f.ask(ctx)
 		if other := f.addresses(); !slices.Equal(at, other) {
 			f.log.Info("the engine publishes its events elsewhere", "at", other[0].Dial)

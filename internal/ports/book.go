@@ -103,6 +103,12 @@ func same(before, after []entry) bool {
 	return len(before) == len(after) && (len(before) == 0 || reflect.DeepEqual(sorted(before), sorted(after)))
 }
 
+// content is the file's.
+type content struct {
+	Version int     `json:"version"`
+	Engines []entry `json:"engines"`
+}
+
 // errDamaged is the error of a file that cannot be understood.
 var errDamaged = errors.New("not a file of ports as this release writes it")
 
@@ -120,10 +126,7 @@ func (b *Book) read() ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	var file struct {
-		Version int     `json:"version"`
-		Engines []entry `json:"engines"`
-	}
+	var file content
 	if len(text) > maxFile || json.Unmarshal(text, &file) != nil {
 		return nil, errDamaged
 	}
@@ -141,7 +144,7 @@ func (b *Book) write(entries []entry) (err error) {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(map[string]any{"version": format, "engines": sorted(entries)}); err != nil {
+	if err := enc.Encode(content{format, sorted(entries)}); err != nil {
 		return err
 	}
 	part, err := os.CreateTemp(b.o.Dir, fileName+".*.part")

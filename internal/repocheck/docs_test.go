@@ -40,6 +40,7 @@ var generated = []struct {
 	text       func(*testing.T) string
 }{
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
+	{"node configuration", "docs/configuration.md", func(*testing.T) string { return config.NodeReference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
 	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},

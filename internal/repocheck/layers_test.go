@@ -28,6 +28,7 @@ var layers = map[string]int{
 	"subscriber":            1,
 	"internal/pool":         1,
 	"internal/openai":       1,
+	"internal/ports":        1,
 	"internal/enginesim":    1,
 	"internal/demo":         1,
 	"internal/tlsfiles":     1,

@@ -22,9 +22,6 @@ func nodeRestartKeys() []string {
 	}
 }
 
-// engineArgsKeys are the keys that only kvsteer engine-args reads.
-func engineArgsKeys() []string { return nil }
-
 // nodeReloads bring a changed configuration file into a running node.
 type nodeReloads struct {
 	path    string

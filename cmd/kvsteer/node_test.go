@@ -366,7 +366,18 @@ func TestNode(t *testing.T) {
 			t.Errorf("ports %+v, before %+v", again, at)
 		}
 		w = watchNode(t, site.listen)
-		until(t, "all blocks are there again", w.see(func() bool { blocks, connected := w.held(announced); return blocks == before && connected }))
+		until(t, "the engine is announced again", w.see(func() bool { return w.replica(announced) != nil }))
+		least := 1 << 30
+		until(t, "all blocks are there again", w.see(func() bool {
+			blocks, connected := w.held(announced)
+			if source := w.replica(announced).GetSources()[0]; w.blocks[source] != nil {
+				least = min(least, blocks)
+			}
+			return blocks == before && connected
+		}))
+		if least != before {
+			t.Errorf("routers are told of %d blocks of %d in between", least, before)
+		}
 		if !strings.Contains(n.log.String(), "mirror restored") {
 			t.Error("no mirror was restored")
 		}

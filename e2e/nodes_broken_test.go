@@ -42,7 +42,7 @@ type engineEnd struct {
 func TestNodesBroken(t *testing.T) { breakNodes(t, 30*time.Second, 5*time.Second, 1) }
 
 // breakNodes wants of three nodes, two routers behind one Envoy and six engines: no client sees an error beyond requests that an engine had in flight
-// at its end; at rest all routers believe exactly what the engines hold; and nothing is charged.
+// at its end; and at rest all routers believe exactly what the engines hold.
 func breakNodes(t *testing.T, length, hang time.Duration, seed uint64) {
 	site := startSite(t, envoyNewest, lab.SiteOptions{
 		Nodes: 3, Routers: 2, EnvoyConfig: patient,
@@ -67,7 +67,15 @@ func breakNodes(t *testing.T, length, hang time.Duration, seed uint64) {
 	t.Logf("in %v: %v", time.Since(began).Round(time.Second), b.count)
 	b.check(done, w)
 	requireSame(t, site)
-	requireUncharged(t, site)
+	left := 0.0
+	for _, r := range site.Routers {
+		left += metric(t, r.Admin+"/metrics", "kvsteer_router_open_decisions")
+	}
+	// A record that was on its way to or through a process that ended is lost: its charge fades instead.
+	t.Logf("%v decisions are left open", left)
+	if !(left <= 0.03*float64(len(done))) {
+		t.Errorf("%v of %d decisions are open at rest", left, len(done))
+	}
 }
 
 // run breaks one kind of processes, one process at a time, each way once before any a second time.

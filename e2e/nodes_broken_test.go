@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -217,6 +218,12 @@ func requireUncharged(t *testing.T, site *lab.Site) {
 	defer func() {
 		if t.Failed() {
 			t.Logf("charged: %s", strings.Join(charged, ", "))
+			for _, r := range site.Routers {
+				t.Log(series(t, r.Admin, "kvsteer_router_records_total", "kvsteer_router_charges_total", "kvsteer_feed_router_records", "kvsteer_feed_router_charges", "kvsteer_feed_router_node_up"))
+			}
+			for _, n := range site.Nodes {
+				t.Log(series(t, n.Admin, "kvsteer_feed_node_records", "kvsteer_feed_node_charges"))
+			}
 		}
 	}()
 	eventually(t, "nothing is charged", func() bool {
@@ -231,4 +238,27 @@ func requireUncharged(t *testing.T, site *lab.Site) {
 		return len(charged) == 0
 	})
 	t.Logf("nothing was charged at %d routers %v later", len(site.Routers), time.Since(began).Round(time.Millisecond))
+}
+
+// series are the lines of a process's metrics that begin with one of these names, for a test that failed.
+func series(t *testing.T, admin string, names ...string) string {
+	t.Helper()
+	resp, err := http.Get(admin + "/metrics")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	found := admin
+	for line := range strings.Lines(string(text)) {
+		for _, name := range names {
+			if strings.HasPrefix(line, name) && !strings.HasSuffix(line, " 0\n") {
+				found += "\n" + strings.TrimSpace(line)
+			}
+		}
+	}
+	return found
 }

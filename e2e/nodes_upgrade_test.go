@@ -15,7 +15,10 @@ import (
 // TestNodesUpgrade restarts all routers, then all nodes, then all engines, one process after the other and engines after a drain, under load: no
 // client sees an error, and what share of the prompts was cached does not drop by more than 5 points for longer than a copy takes.
 func TestNodesUpgrade(t *testing.T) {
-	const settle = 3 * time.Second // before, between and after
+	const (
+		settle = 3 * time.Second // before, between and after
+		rest   = 2 * time.Second // for what an engine's cache has lost to be computed again
+	)
 	site := startSite(t, envoyNewest, lab.SiteOptions{
 		Nodes: 2, Routers: 2, EnvoyConfig: patient, RouterConfig: "notice: 3s",
 		Pools: []lab.PoolOptions{{
@@ -42,7 +45,7 @@ func TestNodesUpgrade(t *testing.T) {
 		})
 	}
 	healthy()
-	u := startUsers(t, site, 24)
+	u := startUsers(t, site, 32)
 	lab.Wait(t.Context(), settle)
 
 	var marks []mark
@@ -70,6 +73,7 @@ func TestNodesUpgrade(t *testing.T) {
 		if err := site.Nodes[i].Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		watched(t, site, site.Nodes[i])
 		all(func(v viewed) bool { return v.Matchable })
 		copied = max(copied, time.Since(began))
 	})
@@ -86,11 +90,25 @@ func TestNodesUpgrade(t *testing.T) {
 		}
 		drainAt(t, n, e, "undrain")
 		all(func(v viewed) bool { return !v.Draining && v.Healthy && v.Connected })
+		lab.Wait(t.Context(), rest)
 	})
 	turns := u.end()
 	u.check(turns, marks, copied)
 	requireSame(t, site)
 	requireUncharged(t, site)
+}
+
+// watched waits until every router is connected with a node: what it knew before stays matched for a while without.
+func watched(t *testing.T, site *lab.Site, n *lab.Node) {
+	t.Helper()
+	eventually(t, "every router is connected with the node", func() bool {
+		for _, r := range site.Routers {
+			if metric(t, r.Admin+"/metrics", "kvsteer_feed_router_node_up", fmt.Sprintf("node=%q", n.Addr)) != 1 {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // drainAt has a node drain an engine or end that.
@@ -177,7 +195,7 @@ func (u *users) end() []served {
 func (u *users) check(turns []served, marks []mark, copied time.Duration) {
 	t := u.t
 	t.Helper()
-	const window = time.Second
+	const window = 2 * time.Second
 	entries, err := u.site.ReadLog(t.Context(), len(turns))
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +228,7 @@ func (u *users) check(turns []served, marks []mark, copied time.Duration) {
 	}
 	text := ""
 	for _, m := range marks {
-		before, n := share(m.from.Add(-2*time.Second), m.from)
+		before, n := share(m.from.Add(-window), m.from)
 		lowest, low, longest := before, time.Duration(0), time.Duration(0)
 		for at := m.from; at.Before(m.to.Add(time.Second)); at = at.Add(window / 4) {
 			now, k := share(at, at.Add(window))

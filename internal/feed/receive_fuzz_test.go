@@ -3,6 +3,7 @@ package feed
 import (
 	"encoding/binary"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -70,87 +71,114 @@ func FuzzRouterReceives(f *testing.F) {
 	f.Add([]byte(script{}.say(stepFirst, tellReplicas(tellReplica(":8000", 7))).say(stepSecond, tellReplicas(tellReplica(":8000", 7))).say(stepFirst, tellReplicas()).say(stepSecond, tellReplicas(tellReplica(":8000", 7)))))
 	f.Add([]byte(script{}.step(stepHonest, []byte("\x00\x01\x02\x03\x01\x11\x21\x31\x04\x05\x06\x14\x24\x05\x05\x05\x06\x02\x12\x03\x13\x07\x04\x05\x06\x08\x09\x0a"))))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 1<<16 {
-			return
-		}
-		b := newBench(t)
-		b.fleet.parent = honestParent
-		nodes := [2]*watched{b.node("10.0.0.1:9010"), b.node("10.0.0.1:9011")}
-		honest := newHonestNode(b)
-		dead := [2]bool{}
-		restart := func(i int) {
-			nodes[i].rec.lost(b.now, b.now)
-			nodes[i].rec.begin()
-			dead[i] = false
-		}
-		for in := script(data); len(in) > 0; {
-			var op byte
-			var payload []byte
-			op, payload, in = in.next()
-			switch op % steps {
-			case stepFirst, stepSecond:
-				i := int(op % steps)
-				m := &feedpb.NodeMessage{}
-				if proto.Unmarshal(payload, m) != nil {
-					continue
-				}
-				if dead[i] {
-					restart(i)
-				}
-				dead[i] = nodes[i].rec.apply(m, b.now) != nil
-			case stepTime:
-				b.now = b.now.Add(time.Duration(len(payload)%1000) * 10 * time.Millisecond)
-				for _, n := range []*watched{nodes[0], nodes[1], honest.n} {
-					n.rec.tick(b.now)
-					n.rec.due()
-				}
-			case stepLost:
-				restart(0)
-			case stepHonest:
-				for _, what := range payload {
-					honest.act(what)
-				}
-			}
-			for i, n := range nodes {
-				for _, endpoint := range b.fleet.endpoints(n.name) {
-					if !strings.HasPrefix(endpoint, "10.0.0.1:") {
-						t.Fatalf("node %d serves %s", i, endpoint)
-					}
-				}
-				n.status()
-			}
-			honest.check()
-		}
-		served := map[string]int{}
-		for _, n := range append(nodes[:], honest.n) {
-			for _, endpoint := range b.fleet.endpoints(n.name) {
-				if served[endpoint]++; served[endpoint] > 1 {
-					t.Errorf("%s is served by two nodes", endpoint)
-				}
-			}
-		}
-		for name, c := range b.fleet.charges {
-			if !strings.HasPrefix(c.Endpoint, "10.0.0.1:") {
-				t.Errorf("charge %v is of %s", name, c.Endpoint)
-			}
-		}
-		for _, r := range b.fleet.records {
-			if r.Instance != "own" {
-				t.Errorf("a record of %s", r.Instance)
-			}
-		}
-		for _, n := range append(nodes[:], honest.n) {
-			n.leave(true)
-		}
-		for _, s := range b.fleet.sinks {
-			if !s.closed {
-				t.Errorf("%s is left open", s.name)
-			}
-		}
-		if len(b.fleet.served) != 0 || len(b.r.owners.claims) != 0 || len(b.r.origins.nodes) != 0 {
-			t.Errorf("left are %v, %v, %v", b.fleet.served, b.r.owners.claims, b.r.origins.nodes)
+		if len(data) < 1<<16 {
+			play(t, data)
 		}
 	})
+}
+
+// TestHonestNode leads a node through random histories, in which streams are lost at any point.
+func TestHonestNode(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		var s script
+		for range 100 {
+			if r.IntN(4) == 0 {
+				s = s.step(stepTime, make([]byte, r.IntN(200)))
+			}
+			what := make([]byte, r.IntN(30))
+			for i := range what {
+				what[i] = byte(r.IntN(8)) // what comes often
+				if r.IntN(20) == 0 {
+					what[i] = byte(r.IntN(11))
+				}
+				what[i] = what[i]%11 + 11*byte(r.IntN(23))
+			}
+			s = s.step(stepHonest, what)
+		}
+		play(t, s)
+	}
+}
+
+// play leads a script to its end.
+func play(t *testing.T, data []byte) {
+	b := newBench(t)
+	b.fleet.parent = honestParent
+	nodes := [2]*watched{b.node("10.0.0.1:9010"), b.node("10.0.0.1:9011")}
+	honest := newHonestNode(b)
+	dead := [2]bool{}
+	restart := func(i int) {
+		nodes[i].rec.lost(b.now, b.now)
+		nodes[i].rec.begin()
+		dead[i] = false
+	}
+	for in := script(data); len(in) > 0; {
+		var op byte
+		var payload []byte
+		op, payload, in = in.next()
+		switch op % steps {
+		case stepFirst, stepSecond:
+			i := int(op % steps)
+			m := &feedpb.NodeMessage{}
+			if proto.Unmarshal(payload, m) != nil {
+				continue
+			}
+			if dead[i] {
+				restart(i)
+			}
+			dead[i] = nodes[i].rec.apply(m, b.now) != nil
+		case stepTime:
+			b.now = b.now.Add(time.Duration(len(payload)%1000) * 10 * time.Millisecond)
+			for _, n := range []*watched{nodes[0], nodes[1], honest.n} {
+				n.rec.tick(b.now)
+				n.rec.due()
+			}
+		case stepLost:
+			restart(0)
+		case stepHonest:
+			for _, what := range payload {
+				honest.act(what)
+			}
+		}
+		for i, n := range nodes {
+			for _, endpoint := range b.fleet.endpoints(n.name) {
+				if !strings.HasPrefix(endpoint, "10.0.0.1:") {
+					t.Fatalf("node %d serves %s", i, endpoint)
+				}
+			}
+			n.status()
+		}
+		honest.check()
+	}
+	served := map[string]int{}
+	for _, n := range append(nodes[:], honest.n) {
+		for _, endpoint := range b.fleet.endpoints(n.name) {
+			if served[endpoint]++; served[endpoint] > 1 {
+				t.Errorf("%s is served by two nodes", endpoint)
+			}
+		}
+	}
+	for name, c := range b.fleet.charges {
+		if !strings.HasPrefix(c.Endpoint, "10.0.0.1:") {
+			t.Errorf("charge %v is of %s", name, c.Endpoint)
+		}
+	}
+	for _, r := range b.fleet.records {
+		if r.Instance != "own" {
+			t.Errorf("a record of %s", r.Instance)
+		}
+	}
+	for _, n := range append(nodes[:], honest.n) {
+		n.leave(true)
+	}
+	for _, s := range b.fleet.sinks {
+		if !s.closed {
+			t.Errorf("%s is left open", s.name)
+		}
+	}
+	if len(b.fleet.served) != 0 || len(b.r.owners.claims) != 0 || len(b.r.origins.nodes) != 0 {
+		t.Errorf("left are %v, %v, %v", b.fleet.served, b.r.owners.claims, b.r.origins.nodes)
+	}
 }
 
 // The honest node's blocks are 4 chains of 16 blocks: block 16c+i comes after 16c+i−1. Their keys are too large to be guessed.

@@ -109,13 +109,14 @@ func (o *NodeOptions) fill() error {
 
 // Node serves what it is told of its engines to routers.
 type Node struct {
-	o        NodeOptions
-	instance string
-	speaks   versions
-	windows  *windows
-	turns    *turns
-	now      func() time.Time
-	all      atomic.Pointer[[]*stream] // registered; never changed once stored
+	o         NodeOptions
+	instance  string
+	speaks    versions
+	helloWait time.Duration // for a router's hello
+	windows   *windows
+	turns     *turns
+	now       func() time.Time
+	all       atomic.Pointer[[]*stream] // registered; never changed once stored
 
 	mu        sync.Mutex
 	last      uint32             // number of a source
@@ -145,7 +146,8 @@ func NewNode(o NodeOptions) (*Node, error) {
 	o.Name, o.Release = valid(o.Name, maxName), valid(o.Release, maxName)
 	n := &Node{
 		o: o, instance: newInstance(), speaks: spoken(o.Release), windows: newWindows(o.Window), turns: newTurns(o.MaxCopies, copyQuantum), now: time.Now,
-		sources: make(map[uint32]*Source), addresses: make(map[string]int),
+		helloWait: connectWait,
+		sources:   make(map[uint32]*Source), addresses: make(map[string]int),
 	}
 	n.all.Store(new([]*stream))
 	n.announced = announce(nil, nil)
@@ -188,9 +190,17 @@ func (n *Node) Announce(replicas []Replica) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	kept := make([]Replica, 0, len(replicas))
+	numbers := make(map[uint32]bool)
 	for _, r := range replicas {
 		r = r.valid()
-		if err := cmp.Or(r.check(), few("replicas", len(kept)+1, maxReplicas)); err != nil {
+		err := cmp.Or(r.check(), few("replicas", len(kept)+1, maxReplicas))
+		for _, number := range r.Sources {
+			if numbers[number] {
+				err = cmp.Or(err, fmt.Errorf("source %d stands for two ranks", number))
+			}
+			numbers[number] = true
+		}
+		if err != nil {
 			n.o.Log.Error("an engine is not announced", "pool", r.Pool, "endpoint", r.Endpoint, "error", err)
 			continue
 		}

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	helloWait     = 5 * time.Second
+	connectWait   = 5 * time.Second // for the handshake of a connection, and for the hello of a stream
 	stopGrace     = 500 * time.Millisecond
 	refusedLog    = time.Minute // least time between two lines about refusals
 	callsPerConn  = 16          // streams and fetches of one connection
@@ -51,7 +51,7 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
-		grpc.ConnectionTimeout(helloWait),
+		grpc.ConnectionTimeout(connectWait),
 		// Routers ping every 10 s; whoever pings more often than twice that is taken for an attacker.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// A router that vanished without closing would keep its stream, and its charges, for ever.

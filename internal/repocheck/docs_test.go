@@ -114,6 +114,7 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	feed.NewNodeMetrics(&r)
+	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)

@@ -117,6 +117,7 @@ type Node struct {
 	turns     *turns
 	now       func() time.Time
 	all       atomic.Pointer[[]*stream] // registered; never changed once stored
+	others    atomic.Bool               // streams have come or gone, and those that stayed are to be told
 
 	mu        sync.Mutex
 	last      uint32             // number of a source
@@ -267,9 +268,8 @@ func (n *Node) join(st *stream) {
 	n.o.Metrics.streams.Set(float64(len(all)))
 	st.announce(n.announced)
 	st.setLoads(n.loads)
-	for _, other := range all {
-		other.setPeers()
-	}
+	st.setPeers()
+	n.others.Store(true)
 }
 
 // leave is told of a stream's end.
@@ -287,8 +287,8 @@ func (n *Node) leave(st *stream) {
 	gone := encodeCharges(&feedpb.Charges{Instance: st.instance, Gone: true})
 	for _, other := range all {
 		other.say(message{data: gone})
-		other.setPeers()
 	}
+	n.others.Store(true)
 }
 
 // peers are the routers other than one.

@@ -105,7 +105,8 @@ func loopback(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// watch ends turns of streams whose routers do not read, and then those streams, until ctx ends.
+// watch ends turns of streams whose routers do not read, and then those streams, until ctx ends. It has routers told of each other: not each time that one
+// comes, since when all are restarted that would be as many messages as there are pairs of them.
 func (n *Node) watch(ctx context.Context) {
 	t := time.NewTicker(copyQuantum / 4)
 	defer t.Stop()
@@ -115,9 +116,13 @@ func (n *Node) watch(ctx context.Context) {
 			return
 		case now := <-t.C:
 			n.turns.expire(now)
+			changed := n.others.Swap(false)
 			for _, st := range n.streams() {
 				if since := st.sending.Load(); since != 0 && now.UnixNano()-since > int64(n.o.Stall) {
 					st.stall()
+				}
+				if changed {
+					st.setPeers()
 				}
 			}
 		}

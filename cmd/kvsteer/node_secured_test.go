@@ -33,12 +33,14 @@ func (f *servedFleet) served() []feed.Replica {
 	return f.replicas
 }
 
-func (f *servedFleet) Sink(string, string, int) (feed.Sink, error) { return nil, errors.New("not wanted") }
-func (f *servedFleet) Load(string, []feed.Load)                    {}
-func (f *servedFleet) Charge(string, feed.Charge)                  {}
-func (f *servedFleet) Release(string, string, uint64)              {}
-func (f *servedFleet) Gone(string)                                 {}
-func (f *servedFleet) Record(feed.Record)                          {}
+func (f *servedFleet) Sink(string, string, int) (feed.Sink, error) {
+	return nil, errors.New("not wanted")
+}
+func (f *servedFleet) Load(string, []feed.Load)       {}
+func (f *servedFleet) Charge(string, feed.Charge)     {}
+func (f *servedFleet) Release(string, string, uint64) {}
+func (f *servedFleet) Gone(string)                    {}
+func (f *servedFleet) Record(feed.Record)             {}
 
 // TestNodeSecured holds that a node with mutual TLS and a token lets only routers in that have both, takes a token over that changes, and hands out
 // the tokenizer files that it offers.

@@ -55,7 +55,6 @@ type receiver struct {
 	tree    *tree
 	stream  *stream
 	sources map[uint32]*received
-	peers   []string
 	loads   int
 	gone    []string
 }
@@ -445,7 +444,7 @@ func TestStreamsFollowSources(t *testing.T) {
 				t.Fatalf("seed %d: the ledger, -announced +kept:\n%s", seed, diff)
 			}
 		}
-		for range len(routers) { // who waits for a turn gets it when the others are done
+		for range routers { // who waits for a turn gets it when the others are done
 			for _, rt := range routers {
 				settle(t, rt)
 			}

@@ -289,7 +289,7 @@ func TestBadHellos(t *testing.T) {
 		reason endReason
 		text   string // in the problem
 	}{
-		{"no hello", func(*line) { time.Sleep(helloTimeout + time.Millisecond) }, endHello, "no hello within 5s"},
+		{"no hello", func(*line) { time.Sleep(helloTimeout + time.Millisecond) }, endHello, "no hello in time"},
 		{"another message", func(l *line) { l.say(tellAlive()) }, endHello, "no hello"},
 		{"an older protocol", func(l *line) { l.say(helloOf(0)) }, endVersion, "upgrade the node"},
 		{"a newer protocol", func(l *line) { l.say(helloOf(7)) }, endVersion, "upgrade the router"},

@@ -168,12 +168,10 @@ type modelFleet struct {
 	served   map[string][]Replica
 	serves   int
 	sinks    map[string]*modelSink // by "pool endpoint rank", of those that are open
-	ended    []*modelSink
 	loads    map[string]Load
 	charges  map[chargeName]Charge
 	gone     []string
 	records  []Record
-	log      []string // order of Serve, Sink and so on
 }
 
 func newModelFleet(t testing.TB) *modelFleet {

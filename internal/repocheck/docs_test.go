@@ -116,6 +116,7 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	feed.NewNodeMetrics(&r)
+	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
 	scrape.NewMetrics(&r)
 	approx.NewMetrics(&r)

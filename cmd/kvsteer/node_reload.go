@@ -18,12 +18,9 @@ import (
 // gathered, and how engines are spoken to. All others are taken over at once.
 func nodeRestartKeys() []string {
 	return []string{
-		"name", "listen", "tls", "token_file", "insecure", "admin.listen", "admin.token_file", "admin.tls", "state_dir", "window", "window_keys", "max_blocks", "ports", "engines",
+		"name", "listen", "tls", "token_file", "insecure", "admin.listen", "admin.token_file", "admin.tls", "state_dir", "warmup", "window", "window_keys", "max_blocks", "ports", "engines",
 	}
 }
-
-// engineArgsKeys are the keys that only kvsteer engine-args reads.
-func engineArgsKeys() []string { return nil }
 
 // nodeReloads bring a changed configuration file into a running node.
 type nodeReloads struct {
@@ -139,5 +136,6 @@ func (r *nodeReloads) restrain(was, next *config.Node, done *report) {
 	}
 	next.Name, next.Listen, next.TLS, next.TokenFile, next.Insecure = was.Name, was.Listen, was.TLS, was.TokenFile, was.Insecure
 	next.Admin.Listen, next.Admin.TokenFile, next.Admin.TLS = was.Admin.Listen, was.Admin.TokenFile, was.Admin.TLS
-	next.StateDir, next.Window, next.WindowKeys, next.MaxBlocks, next.Ports, next.Engines = was.StateDir, was.Window, was.WindowKeys, was.MaxBlocks, was.Ports, was.Engines
+	next.StateDir, next.Warmup, next.Window, next.WindowKeys = was.StateDir, was.Warmup, was.Window, was.WindowKeys
+	next.MaxBlocks, next.Ports, next.Engines = was.MaxBlocks, was.Ports, was.Engines
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,7 +30,8 @@ import (
 
 // nodeService is a node with all its parts. Order of life:
 //
-//	start    ports are picked, then everything at once: a router that comes early is told of engines as they become known
+//	start    ports are picked, then everything at once but routers: those that come wait until engines that are up are connected and saved mirrors proven,
+//	         or the warmup is over, as what they are told takes the place of what they know
 //	stop     the streams of routers first, so that none hears of what a stop forgets: what they know counts until it is stale or the next process of
 //	         this node says better. Then subscribers, which save their mirrors, and the rest
 //
@@ -215,6 +217,7 @@ func (n *nodeService) run(ctx context.Context) error {
 	g.Go(func() error {
 		defer stopParts()
 		defer n.serving.Store(false)
+		n.settle(serving, cfg.Warmup.Std())
 		n.serving.Store(true)
 		if err := n.feed.Run(serving, listener); err != nil {
 			return fmt.Errorf("feed: %w", err)
@@ -226,6 +229,46 @@ func (n *nodeService) run(ctx context.Context) error {
 		n.log.Info("stopped")
 	}
 	return err
+}
+
+// settlePoll is how often it is looked at whether engines are connected.
+const settlePoll = 20 * time.Millisecond
+
+// settle waits until all engines are connected or known to be down, at most for the warmup.
+func (n *nodeService) settle(ctx context.Context, warmup time.Duration) {
+	over := time.NewTimer(warmup)
+	defer over.Stop()
+	poll := time.NewTicker(settlePoll)
+	defer poll.Stop()
+	for {
+		if settled, all := n.settled(); settled == all {
+			return
+		}
+		select {
+		case <-poll.C:
+		case <-over.C:
+			settled, all := n.settled()
+			n.log.Warn("not all engines are connected; routers are served all the same", "settled", settled, "engines", all)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settled counts the engines that are connected with all their ranks, or down, and all.
+func (n *nodeService) settled() (settled, all int) {
+	for _, p := range n.reloads.config().Pools {
+		for _, e := range p.Engines {
+			all++
+			sources, _, ok := n.home.of(engineName{p.Name, e.Local()}, e.Events.Ranks)
+			connected := ok && !slices.ContainsFunc(sources, func(s *nodeSource) bool { return !s.Connected() })
+			if engine := n.pools.Endpoint(p.Name, e.Local()); connected || engine != nil && !engine.Healthy() {
+				settled++
+			}
+		}
+	}
+	return settled, all
 }
 
 // reread reads certificates, keys, authorities and tokens again, and logs what becomes of them. Each of them is followed anyway; this is for
@@ -246,7 +289,7 @@ func (n *nodeService) reread() {
 // missing is what keeps the node from being ready, a line each. Engines do not: a node tells of those that are down as well.
 func (n *nodeService) missing() []string {
 	if !n.serving.Load() {
-		return []string{"routers are not served yet"}
+		return []string{"routers wait for engines to be connected"}
 	}
 	return n.followers.unheard()
 }

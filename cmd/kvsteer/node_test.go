@@ -56,10 +56,7 @@ func newNodeSite(t *testing.T) *nodeSite {
 // write replaces the file.
 func (s *nodeSite) write(engines ...string) {
 	s.t.Helper()
-	text := s.head
-	for _, e := range engines {
-		text += "  - " + e + "\n"
-	}
+	text := s.head + "  - " + strings.Join(engines, "\n  - ") + "\n"
 	if err := errors.Join(os.WriteFile(s.path+".new", []byte(text), 0o600), os.Rename(s.path+".new", s.path)); err != nil {
 		s.t.Fatal(err)
 	}
@@ -366,7 +363,18 @@ func TestNode(t *testing.T) {
 			t.Errorf("ports %+v, before %+v", again, at)
 		}
 		w = watchNode(t, site.listen)
-		until(t, "all blocks are there again", w.see(func() bool { blocks, connected := w.held(announced); return blocks == before && connected }))
+		until(t, "the engine is announced again", w.see(func() bool { return w.replica(announced) != nil }))
+		least := 1 << 30
+		until(t, "all blocks are there again", w.see(func() bool {
+			blocks, connected := w.held(announced)
+			if source := w.replica(announced).GetSources()[0]; w.blocks[source] != nil {
+				least = min(least, blocks)
+			}
+			return blocks == before && connected
+		}))
+		if least != before {
+			t.Errorf("routers are told of %d blocks of %d in between", least, before)
+		}
 		if !strings.Contains(n.log.String(), "mirror restored") {
 			t.Error("no mirror was restored")
 		}

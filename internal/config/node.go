@@ -21,6 +21,7 @@ type Node struct {
 	Insecure   bool       `yaml:"insecure" default:"false" doc:"Allows listen and admin.listen off loopback in clear text."`
 	Admin      NodeAdmin  `yaml:"admin" doc:"The admin listener; admin: ip:port is short for admin.listen."`
 	StateDir   string     `yaml:"state_dir" doc:"Folder in which the node keeps the ports that it picked, and what it knows of engines, across a restart of its own; made if it is missing, and of this node alone. Needed for events.listen: auto."`
+	Warmup     Duration   `yaml:"warmup" default:"2s" doc:"Longest time after the start that routers wait for engines to be connected, so that they are told of saved mirrors in place of nothing. Below their feed.stale_after, in which they go by what they knew. Range: 0s to 1m."`
 	Window     Duration   `yaml:"window" default:"20ms" doc:"Time over which an engine's changes are gathered before they go to routers as net changes. Range: 1ms to 1s."`
 	WindowKeys int        `yaml:"window_keys" default:"4096" doc:"Changed blocks of one engine that end a window before its time. Range: 64 to 65536."`
 	MaxBlocks  int        `yaml:"max_blocks" default:"2000000" doc:"Blocks that are kept of one engine, or of one data-parallel rank of it; beyond that newer ones are left out, with problem mirror_full. Range: 1000 to 1000000000."`
@@ -189,12 +190,14 @@ func DefaultNode() *Node {
 // MarshalJSON writes the configuration with every key, as that of Config does. It has no secrets: files of keys and tokens are named, not read.
 func (n *Node) MarshalJSON() ([]byte, error) { return marshal(*n) }
 
-// IsNode reports whether a file is one of a node: its pools have engines. One that cannot be read is none.
+// IsNode reports whether a file is one of a node. One that cannot be read is none.
 func IsNode(path string) bool {
 	data, err := read(path)
-	if err != nil {
-		return false
-	}
+	return err == nil && OfNode(data)
+}
+
+// OfNode reports whether data is the content of a node's file: its pools have engines.
+func OfNode(data []byte) bool {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil || len(file.Docs) == 0 {
 		return false

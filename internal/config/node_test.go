@@ -83,18 +83,19 @@ func TestParseNodeReportsEveryProblem(t *testing.T) {
 		{"a router's file", state + head + "  endpoints: [{address: \"10.0.0.1:80\"}]\n", []string{
 			"n.yaml:3: pools[0].engines: at least one engine is needed", "n.yaml:5: pools[0].endpoints: unknown key",
 		}},
-		{"misspelt", state + "windw: 1ms\n" + head + "  engines: [{adress: x}]\n", []string{
-			`n.yaml:2: windw: unknown key, did you mean "window"?`, `n.yaml:6: pools[0].engines[0].adress: unknown key, did you mean "address"?`, "n.yaml:6: pools[0].engines[0].address: \"\" is neither",
+		{"misspelt", state + "windw: 1ms\n" + head + "  engines: [{addres: x}]\n", []string{
+			`n.yaml:2: windw: unknown key, did you mean "window"?`, `n.yaml:6: pools[0].engines[0].addres: unknown key, did you mean "address"?`, "n.yaml:6: pools[0].engines[0].address: \"\" is neither",
 		}},
 		{"no state folder", pool, []string{"n.yaml:4: pools[0].engines[0].events.listen: auto needs state_dir"}},
-		{"ranges", state + "window: 2s\nwindow_keys: 1\nmax_blocks: 1\nprobe: {interval: 1ms}\nscrape: {interval: 1ms, profile: tgi, labels: [a=b, c]}\n" + pool, []string{
-			"n.yaml:2: window: 2s is not in the range 1ms to 1s",
-			"n.yaml:3: window_keys: 1 is not in the range 64 to 65536",
-			"n.yaml:4: max_blocks: 1 is not in the range 1000 to 1000000000",
-			"n.yaml:5: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
-			"n.yaml:6: scrape.interval: 1ms is not in the range 100ms to 1m0s",
-			`n.yaml:6: scrape.profile: "tgi" is none of auto, vllm and sglang`,
-			`n.yaml:6: scrape.labels[1]: "c" is not name=value`,
+		{"ranges", state + "warmup: 2m\nwindow: 2s\nwindow_keys: 1\nmax_blocks: 1\nprobe: {interval: 1ms}\nscrape: {interval: 1ms, profile: tgi, labels: [a=b, c]}\n" + pool, []string{
+			"n.yaml:2: warmup: 2m0s is not in the range 0s to 1m0s",
+			"n.yaml:3: window: 2s is not in the range 1ms to 1s",
+			"n.yaml:4: window_keys: 1 is not in the range 64 to 65536",
+			"n.yaml:5: max_blocks: 1 is not in the range 1000 to 1000000000",
+			"n.yaml:6: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
+			"n.yaml:7: scrape.interval: 1ms is not in the range 100ms to 1m0s",
+			`n.yaml:7: scrape.profile: "tgi" is none of auto, vllm and sglang`,
+			`n.yaml:7: scrape.labels[1]: "c" is not name=value`,
 		}},
 		{"open listeners", state + "listen: 0.0.0.0:9010\nadmin: 10.0.0.1:9011\n" + pool, []string{
 			`n.yaml:2: listen: "0.0.0.0:9010" is not on loopback: what engines hold would travel in clear text`,

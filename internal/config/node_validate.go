@@ -33,6 +33,7 @@ func (d *decoder) node(n *Node) {
 	}
 	d.serverTLS("tls", n.TLS)
 	d.adminListener(n.Admin.Listen, n.Admin.TokenFile, n.Admin.TLS, n.Insecure)
+	d.duration("warmup", n.Warmup, 0, time.Minute)
 	d.duration("window", n.Window, time.Millisecond, time.Second)
 	d.number("window_keys", n.WindowKeys, 64, 1<<16)
 	d.number("max_blocks", n.MaxBlocks, 1000, 1_000_000_000)
@@ -134,9 +135,10 @@ func (d *decoder) engine(path string, e *Engine, n *Node, u *uniques) {
 			d.rankPorts(path+".events.dial", addr, ev.Ranks, u.events)
 		}
 	}
-	switch at := path + ".events.replay"; {
-	case ev.Replay == "" || ev.Replay == None:
-	case ev.Replay == Auto:
+	at := path + ".events.replay"
+	switch ev.Replay {
+	case "", None:
+	case Auto:
 		if ev.Listen != Auto {
 			d.at(at, "auto goes with listen: auto")
 		}

@@ -34,7 +34,7 @@ type Metrics struct {
 	matched   *prometheus.CounterVec // pool, mode, rung
 	prompt    *prometheus.CounterVec // pool, mode, rung
 	records   *prometheus.CounterVec // outcome
-	charges   *prometheus.CounterVec // outcome
+	charges   map[ChargeOutcome]prometheus.Counter
 	seconds   [stages]prometheus.Observer
 	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
 }
@@ -63,12 +63,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, o := range RecordOutcomes() {
 		m.records.WithLabelValues(string(o.Outcome))
 	}
-	m.charges = f.NewCounterVec(prometheus.CounterOpts{
+	charges := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "kvsteer_router_peer_charges_total",
 		Help: "Charges of other routers by outcome; those entered and moved count as load of their endpoints.",
 	}, []string{"outcome"})
+	m.charges = map[ChargeOutcome]prometheus.Counter{}
 	for _, o := range ChargeOutcomes() {
-		m.charges.WithLabelValues(string(o.Outcome))
+		m.charges[o.Outcome] = charges.WithLabelValues(string(o.Outcome))
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",
@@ -92,7 +93,7 @@ func (m *Metrics) decided(d Decision) {
 	}
 }
 
-func (m *Metrics) charge(o ChargeOutcome) { m.charges.WithLabelValues(string(o)).Inc() }
+func (m *Metrics) charge(o ChargeOutcome) { m.charges[o].Inc() }
 
 func (m *Metrics) record(o RecordOutcome) { m.records.WithLabelValues(string(o)).Inc() }
 

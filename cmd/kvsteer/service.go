@@ -115,7 +115,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	if err != nil {
 		return nil, err
 	}
-	s.readiness = &readiness{router: s.router, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
+	s.readiness = &readiness{router: s.router, nodes: s.settledNodes, names: s.keeper.unresolved, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
 	limits := limits(cfg)
 	limits.Reflection = cfg.Reflection
 	limits.TLS = tlsOf(s.tls.extproc)

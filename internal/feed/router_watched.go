@@ -80,7 +80,9 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 }
 
 // rules are the address that endpoints without one have, and the further ones that the node may announce.
-func (n *watched) rules() (dialled netip.Addr, allow []netip.Prefix) { return n.addr.Addr(), *n.allow.Load() }
+func (n *watched) rules() (dialled netip.Addr, allow []netip.Prefix) {
+	return n.addr.Addr(), *n.allow.Load()
+}
 
 // again ends the stream so that another one brings all blocks. It may be called from any goroutine and waits for nothing.
 func (n *watched) again() {

@@ -20,6 +20,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/doctor"
+	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
@@ -117,6 +118,7 @@ func metricsTable(t *testing.T) string {
 	pool.NewMetrics(&r)
 	discover.NewMetrics(&r)
 	fleet.NewMetrics(&r)
+	feed.NewRouterMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

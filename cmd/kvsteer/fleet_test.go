@@ -119,7 +119,8 @@ func TestNodes(t *testing.T) {
 	}
 	first.Announce([]feed.Replica{replica(one, a)})
 	r.until("the announcement is taken", func() bool {
-		for _, e := range r.keeper.planned() {
+		endpoints, _ := r.keeper.planned()
+		for _, e := range endpoints {
 			if e.Address == one {
 				return !e.Leaving
 			}

@@ -219,11 +219,11 @@ func (k *keeper) tell(before fleet.Plan) {
 	}
 }
 
-// planned are the endpoints that there are to be.
-func (k *keeper) planned() []fleet.Endpoint {
+// planned are the endpoints that there are to be, and those that are refused.
+func (k *keeper) planned() ([]fleet.Endpoint, []fleet.Refusal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.plan.Endpoints
+	return k.plan.Endpoints, k.plan.Refused
 }
 
 // expected is how many nodes there are, a name without an address as one.

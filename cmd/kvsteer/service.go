@@ -328,6 +328,9 @@ func (s *service) run(ctx context.Context) error {
 			return nil
 		})
 	}
+	if why := connecting(cfg); why != "" {
+		s.log.Warn("engines connect to this router alone", "why", why)
+	}
 	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
 	s.tls.run(part)
 	part("pools", s.pools.Run)

@@ -47,8 +47,11 @@ func newDialTLS(key string, files config.ClientTLS, alpn string, log *slog.Logge
 	return d, nil
 }
 
+// dialFunc opens a TLS connection; nil where engines speak clear text.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
 // dialer is nil for clear text.
-func (d *dialTLS) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *dialTLS) dialer() dialFunc {
 	if d == nil {
 		return nil
 	}

@@ -33,7 +33,7 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log := slog.New(c.handler())
+	log := slog.New(logHandler(c.Level, c.Format))
 	s, err := newService(c.Config, cfg, log)
 	if err != nil {
 		return err
@@ -53,9 +53,9 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	return s.run(ctx)
 }
 
-func (c *serveCmd) handler() slog.Handler {
-	options := &slog.HandlerOptions{Level: c.Level}
-	if c.Format == "json" {
+func logHandler(level slog.Level, format string) slog.Handler {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
 		return slog.NewJSONHandler(os.Stderr, options)
 	}
 	return slog.NewTextHandler(os.Stderr, options)

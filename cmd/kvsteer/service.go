@@ -111,7 +111,9 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	sources := eventsources.New(eventsources.Options{DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2})
-	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), subscriber.NewStateDir(cfg.StateDir), log.With("component", "subscriber"), followedBy(cfg))
+	s.followers, err = newFollowers(followParts{
+		home: routerHome{s.router}, asker: sources, metrics: subscriber.NewMetrics(reg), state: subscriber.NewStateDir(cfg.StateDir), log: log.With("component", "subscriber"),
+	}, followedBy(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -241,26 +243,38 @@ func (t *tokenizers) replace(cfg *config.Config) error {
 	return nil
 }
 
-// apiKeys reads the pools' keys. Its error joins all that is wrong with them; what they are never shows in it.
+// apiKeys reads the pools' keys.
 func apiKeys(cfg *config.Config) (map[string]string, error) {
+	files := make([]keyFile, len(cfg.Pools))
+	for i, p := range cfg.Pools {
+		files[i] = keyFile{p.Name, p.APIKeyFile}
+	}
+	return readKeys(files)
+}
+
+// keyFile is a pool's api_key_file, "" for none.
+type keyFile struct{ pool, path string }
+
+// readKeys reads the keys of all pools. Its error joins all that is wrong with them; what they are never shows in it.
+func readKeys(files []keyFile) (map[string]string, error) {
 	keys := map[string]string{}
 	var errs []error
-	for i, p := range cfg.Pools {
-		if p.APIKeyFile == "" {
+	for i, f := range files {
+		if f.path == "" {
 			continue
 		}
 		at := fmt.Sprintf("pools[%d].api_key_file", i)
-		text, err := watch.ReadFile(p.APIKeyFile, maxKey)
+		text, err := watch.ReadFile(f.path, maxKey)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", at, err))
 			continue
 		}
 		key := strings.TrimSpace(string(text))
 		if key == "" || strings.ContainsAny(key, "\r\n\x00") {
-			errs = append(errs, fmt.Errorf("%s: %q does not hold one line of text", at, p.APIKeyFile))
+			errs = append(errs, fmt.Errorf("%s: %q does not hold one line of text", at, f.path))
 			continue
 		}
-		keys[p.Name] = key
+		keys[f.pool] = key
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

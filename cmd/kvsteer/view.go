@@ -34,7 +34,7 @@ func (v viewer) State() router.State {
 		state.Refused = append(state.Refused, router.RefusedEndpoint{Node: r.Node, Pool: r.Pool, Endpoint: r.Address, Why: r.Why})
 	}
 	for _, n := range v.feed.Nodes() {
-		state.Nodes = append(state.Nodes, nodeState(n, state.Time))
+		state.Nodes = append(state.Nodes, watchedState(n, state.Time))
 		for _, r := range n.Refused {
 			state.Refused = append(state.Refused, router.RefusedEndpoint{Node: n.Address, Pool: r.Pool, Endpoint: r.Endpoint, Why: refusal(r)})
 		}
@@ -45,7 +45,7 @@ func (v viewer) State() router.State {
 // Recent returns the latest decisions.
 func (v viewer) Recent(n int) []router.PastDecision { return v.router.Recent(n) }
 
-func nodeState(n feed.NodeStatus, now time.Time) router.NodeState {
+func watchedState(n feed.NodeStatus, now time.Time) router.NodeState {
 	s := router.NodeState{
 		Address: n.Address, Name: n.Name, Connected: n.Connected, Since: n.Since, Problem: n.Problem, Stale: n.Stale, Release: n.Release, Protocol: n.Protocol,
 		Endpoints: len(n.Replicas), Copies: n.Copies, Blocks: n.Blocks, Bytes: n.Bytes, Peers: n.Peers,

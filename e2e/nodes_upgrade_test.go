@@ -17,7 +17,7 @@ import (
 func TestNodesUpgrade(t *testing.T) {
 	const (
 		settle = 3 * time.Second // before, between and after
-		rest   = 2 * time.Second // for what an engine's cache has lost to be computed again
+		rest   = 3 * time.Second // for what an engine's cache has lost to be computed again
 	)
 	site := startSite(t, envoyNewest, lab.SiteOptions{
 		Nodes: 2, Routers: 2, EnvoyConfig: patient, RouterConfig: "notice: 3s",
@@ -81,8 +81,15 @@ func TestNodesUpgrade(t *testing.T) {
 		e, n := site.Engines[i], site.Nodes[i%len(site.Nodes)]
 		drainAt(t, n, e, "drain")
 		all(func(v viewed) bool { return v.Draining == (v.Address == e.Address) })
+		var idle time.Time // since when: a request that was decided before the drain may still be on its way
 		eventually(t, "the engine is idle", func() bool {
-			return metric(t, e.URL()+"/metrics", "vllm:num_requests_running") == 0 && metric(t, e.URL()+"/metrics", "vllm:num_requests_waiting") == 0
+			switch {
+			case metric(t, e.URL()+"/metrics", "vllm:num_requests_running") > 0 || metric(t, e.URL()+"/metrics", "vllm:num_requests_waiting") > 0:
+				idle = time.Time{}
+			case idle.IsZero():
+				idle = time.Now()
+			}
+			return !idle.IsZero() && time.Since(idle) > 300*time.Millisecond
 		})
 		e.Stop()
 		if err := e.Restart(t.Context()); err != nil {
@@ -95,7 +102,7 @@ func TestNodesUpgrade(t *testing.T) {
 	turns := u.end()
 	u.check(turns, marks, copied)
 	requireSame(t, site)
-	requireUncharged(t, site)
+	requireFewLeft(t, site, len(turns))
 }
 
 // watched waits until every router is connected with a node: what it knew before stays matched for a while without.
@@ -181,7 +188,7 @@ func (u *users) converse(ctx context.Context, client *lab.Client, rng *rand.Rand
 }
 
 func tenant(n int) lab.Message {
-	return lab.Message{Role: "system", Content: prose(rand.New(rand.NewPCG(30, uint64(n))), 400)}
+	return lab.Message{Role: "system", Content: prose(rand.New(rand.NewPCG(30, uint64(n))), 200)}
 }
 
 // end lets every user finish a turn and returns all turns.

@@ -6,6 +6,10 @@
 //	n.Announce([]feed.Replica{{Endpoint: ":8000", Pool: "chat", Models: []string{"llama"}, Sources: []uint32{source.Number()}}})
 //	err = n.Run(ctx, listener)
 //
+//	r, err := feed.NewRouter(feed.RouterOptions{Instance: router.Instance(), Release: version, Fleet: fleet, TLS: tls, Metrics: feed.NewRouterMetrics(reg)})
+//	r.Set([]feed.Address{{Addr: "10.0.0.7:9010"}}) // at any time
+//	err = r.Run(ctx)
+//
 // # One stream
 //
 // A router opens one stream to each node (feedpb/feed.proto). It begins with the router's hello, within 5 s, and the node's answer, which
@@ -64,9 +68,25 @@
 //
 // A router that is not among the peers any more is gone, whether a message of charges said so or not.
 //
+// A router takes 4,096 nodes, and of one of them messages of 4 MiB, replicas and peers by the thousand, and as many blocks of a source as its options say. A
+// message that no node sends ends the stream with nothing of it applied, and the next attempt waits, up to 5 s. A node speaks for endpoints at the address that
+// was dialled and at those that its configuration allows, and for none that another node announced first; blocks, loads and charges of all others are
+// dropped. So it can draw requests to its own engines, or keep them away, and to no others. In clear text a router dials loopback addresses only, unless more
+// is allowed, and a certificate with IP addresses must have the dialled one among them.
+//
+// # Stale blocks
+//
+// A router believes what it has been told for 3 s from the last message of a stream that was lost, or from the begin of a copy to its end. Then the sink is told
+// that it is not connected, until a copy is complete: also when the stream is back before, and the engine connected. After a lost stream what was
+// known is forgotten then, as only a copy can replace it. A stream on which nothing came for 3 s is ended; a node that has nothing to say says so each second.
+//
 // # Concurrency
 //
 // All methods of a Node, a Source and a Router may be called from any goroutine, with the exception that a Source is a subscriber's Sink, whose calls come
 // from one goroutine; they never wait for a peer. What a Source is told goes to each router in that order; what two sources are told has no order. Run
 // starts all goroutines and returns when they have ended.
+//
+// A router calls its Fleet and its Sinks from one goroutine per node at a time, and from a timer's in between; calls that concern one node never overlap. While a node
+// is away the replicas stay; the sinks are closed when the node withdraws their replica, when it is no node any more, and before Run returns. Charged,
+// Released and Pass take a lock for the time of a map's update, and never call the Fleet.
 package feed

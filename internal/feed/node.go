@@ -44,7 +44,7 @@ type NodeOptions struct {
 	// Alive is how long a stream is silent at most. Default 1 s.
 	Alive time.Duration
 
-	// Stall is how long one message may take to be handed to the transport before the stream is ended. Default 60 s.
+	// Stall is how long one message may take to be handed to the transport before the stream is ended, and a whole file. Default 60 s.
 	Stall time.Duration
 
 	// Files are offered to routers. Default: none.

@@ -113,6 +113,7 @@ type Node struct {
 	instance  string
 	speaks    versions
 	helloWait time.Duration // for a router's hello
+	part      int           // blocks of one part of a copy
 	windows   *windows
 	turns     *turns
 	now       func() time.Time
@@ -147,8 +148,8 @@ func NewNode(o NodeOptions) (*Node, error) {
 	o.Name, o.Release = valid(o.Name, maxName), valid(o.Release, maxName)
 	n := &Node{
 		o: o, instance: newInstance(), speaks: spoken(o.Release), windows: newWindows(o.Window), turns: newTurns(o.MaxCopies, copyQuantum), now: time.Now,
-		helloWait: connectWait,
-		sources:   make(map[uint32]*Source), addresses: make(map[string]int),
+		helloWait: connectWait, part: maxKeys,
+		sources: make(map[uint32]*Source), addresses: make(map[string]int),
 	}
 	n.all.Store(new([]*stream))
 	n.announced = announce(nil, nil)

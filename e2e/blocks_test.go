@@ -57,25 +57,19 @@ func difference(t *testing.T, site *lab.Site) (text string, blocks int) {
 func requireSame(t *testing.T, site *lab.Site) {
 	t.Helper()
 	began := time.Now()
-	text, blocks := "", 0
-	defer func() {
-		if t.Failed() {
-			t.Logf("at last:\n%s", text)
-			return
-		}
-		t.Logf("%d routers believe exactly what the %d engines hold, %d blocks, after %v", len(site.Routers), len(site.Engines), blocks, time.Since(began).Round(time.Millisecond))
-	}()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		if text, blocks = difference(t, site); text == "" {
+		text, blocks := difference(t, site)
+		if text == "" {
+			t.Logf("%d routers believe exactly what the %d engines hold, %d blocks, after %v", len(site.Routers), len(site.Engines), blocks, time.Since(began).Round(time.Millisecond))
 			return
 		}
 		select {
 		case <-deadline.C:
-			t.Fatal("the routers do not come to believe what the engines hold")
+			t.Fatalf("the routers do not come to believe what the engines hold:\n%s", text)
 		case <-tick.C:
 		}
 	}

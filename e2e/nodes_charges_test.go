@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -65,8 +66,8 @@ func TestNodesChargesAreReleased(t *testing.T) {
 	})
 }
 
-// TestNodesShareCharges sends one hot prefix by 16 clients through one router and through two that tell each other what they sent: the requests
-// spread over the engines the same way.
+// TestNodesShareCharges sends one hot prefix, which all engines hold, by 16 clients through one router and through two that tell each other what they
+// sent: at any time the requests are spread over the engines the same way. Two routers that do not tell each other make it about 40 % more uneven.
 func TestNodesShareCharges(t *testing.T) {
 	const clients, requests, engines = 16, 640, 4
 	spread := func(t *testing.T, routers int) float64 {
@@ -81,6 +82,13 @@ func TestNodesShareCharges(t *testing.T) {
 		client := site.Client()
 		defer client.Close()
 		hot := lab.Message{Role: "system", Content: prose(rand.New(rand.NewPCG(4, 4)), 800)}
+		for _, e := range site.Engines { // else chance says how many engines come to hold it
+			direct := lab.Client{URL: e.URL(), HTTP: client.HTTP}
+			if r := direct.Chat(t.Context(), lab.ChatRequest{Model: "sim", MaxTokens: 1, Messages: []lab.Message{hot}}); !r.OK() {
+				t.Fatalf("status %d %s, error %v", r.Status, r.Body, r.Err)
+			}
+		}
+		requireSame(t, site)
 		began := time.Now()
 		var wg sync.WaitGroup
 		for c := range clients {
@@ -119,7 +127,15 @@ func TestNodesShareCharges(t *testing.T) {
 	if !(two > 0.9*one && two < 1.1*one) {
 		t.Errorf("two routers use as much as %.2f engines equally, one router %.2f: want the same within 10 %%", two, one)
 	}
+	if u1, u2 := uneven(one, engines), uneven(two, engines); u2 > 1.25*u1 {
+		t.Errorf("the standard deviation of the requests at an engine is %.2f of their mean with two routers, %.2f with one: want no more than a quarter more", u2, u1)
+	} else {
+		t.Logf("the standard deviation of the requests at an engine is %.2f of their mean with one router, %.2f with two", u1, u2)
+	}
 }
+
+// uneven is the standard deviation, relative to the mean, of shares as uneven as those of together.
+func uneven(used float64, engines int) float64 { return math.Sqrt(max(0, float64(engines)/used-1)) }
 
 // together is over how many engines requests were spread at a time: the mean, over the begins of all requests, of how many engines with equal shares
 // are as uneven as those that have requests then. It is 1 when all are at one engine.

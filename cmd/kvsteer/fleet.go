@@ -137,7 +137,9 @@ func (l *listener) Load(node string, loads []feed.Load) {
 func (l *listener) Charge(origin string, c feed.Charge) { l.router.Charge(origin, router.Charge(c)) }
 
 // Release takes one back.
-func (l *listener) Release(origin, pool string, number uint64) { l.router.Release(origin, pool, number) }
+func (l *listener) Release(origin, pool string, number uint64) {
+	l.router.Release(origin, pool, number)
+}
 
 // Gone says that nothing more is heard of another router.
 func (l *listener) Gone(origin string) { l.router.Gone(origin) }
@@ -174,4 +176,16 @@ func (s *service) newFeed(cfg *config.Config, reg prometheus.Registerer, others 
 		s.feed.Set(addrs)
 	}
 	return nil
+}
+
+// settledNodes counts the nodes, and of these the ones that are connected and have told all that their engines hold. A name without an
+// address counts as one node.
+func (s *service) settledNodes() (settled, all int) {
+	all = s.keeper.expected()
+	for _, n := range s.feed.Nodes() {
+		if n.Connected && n.Replicas != nil && n.Copies == 0 {
+			settled++
+		}
+	}
+	return min(settled, all), all
 }

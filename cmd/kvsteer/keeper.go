@@ -219,6 +219,38 @@ func (k *keeper) tell(before fleet.Plan) {
 	}
 }
 
+// planned are the endpoints that there are to be, and those that are refused.
+func (k *keeper) planned() ([]fleet.Endpoint, []fleet.Refusal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.plan.Endpoints, k.plan.Refused
+}
+
+// expected is how many nodes there are, a name without an address as one.
+func (k *keeper) expected() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(nodesOf(k.cfg, k.resolved))
+	for _, source := range k.cfg.Nodes {
+		if name, ok := nameOf(source.DNS, source.SRV); ok && len(k.resolved[name.String()]) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// unresolved are the names that DNS has not answered for.
+func (k *keeper) unresolved() (names []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range namesOf(k.cfg) {
+		if _, told := k.resolved[n.String()]; !told {
+			names = append(names, n.String())
+		}
+	}
+	return names
+}
+
 // nodesOf are all nodes of a configuration, with what DNS gives. One that stands there twice may announce what either entry allows.
 func nodesOf(cfg *config.Config, resolved map[string][]netip.AddrPort) []nodeAddress {
 	at := map[netip.AddrPort]int{}

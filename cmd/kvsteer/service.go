@@ -34,6 +34,9 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
+// maxFlush bounds the time in which a router that stops tells the others what it has to.
+const maxFlush = 200 * time.Millisecond
+
 // maxKey bounds an API key file.
 const maxKey = 64 << 10
 
@@ -117,7 +120,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	if err != nil {
 		return nil, err
 	}
-	s.readiness = &readiness{router: s.router, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
+	s.readiness = &readiness{router: s.router, nodes: s.settledNodes, names: s.keeper.unresolved, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
 	limits := limits(cfg)
 	limits.Reflection = cfg.Reflection
 	limits.TLS = tlsOf(s.tls.extproc)
@@ -342,6 +345,9 @@ func (s *service) run(ctx context.Context) error {
 			return nil
 		})
 	}
+	if why := connecting(cfg); why != "" {
+		s.log.Warn("engines connect to this router alone", "why", why)
+	}
 	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
 	s.tls.run(part)
 	part("pools", s.pools.Run)
@@ -359,6 +365,10 @@ func (s *service) run(ctx context.Context) error {
 		if err := s.extproc.Run(serving, listener); err != nil {
 			return fmt.Errorf("extproc: %w", err)
 		}
+		// The last records were of other routers' decisions, too: without them their charges would stay until they expire.
+		flushing, done := context.WithTimeout(parts, maxFlush)
+		defer done()
+		s.feed.Flush(flushing)
 		return nil
 	})
 	err = g.Wait()

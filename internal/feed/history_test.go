@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
@@ -102,6 +104,7 @@ type nodeHost struct {
 func (h *nodeHost) start() {
 	n, err := NewNode(h.options)
 	check(h.t, err)
+	n.o.QueueBytes = 32 << 10
 	h.node = n
 	for _, e := range h.engines {
 		e.source = n.Source()
@@ -150,6 +153,25 @@ func (e *engine) tell() {
 	}
 }
 
+// stormKey is the first key of storms.
+const stormKey = 1 << 20
+
+// storm has more blocks come and go than the queue of a router that does not read has room for.
+func (e *engine) storm() {
+	keys := make([]uint64, 4000)
+	for i := range keys {
+		keys[i] = stormKey + uint64(i)
+	}
+	for range 4 {
+		e.source.Store(subscriber.Any, keys)
+		e.source.Store(subscriber.Device, keys)
+		e.source.Remove(subscriber.Device, keys)
+		e.source.Remove(subscriber.Any, keys)
+	}
+}
+
+func (h *nodeHost) overflows() int { return int(testutil.ToFloat64(h.node.o.Metrics.overflows)) }
+
 // want is what a sink should hold.
 func (e *engine) want() blockSet {
 	set := newBlockSet()
@@ -168,10 +190,7 @@ func (e *engine) want() blockSet {
 // routers are started anew. At rest each router has exactly what each engine has announced; on the way its sinks are prefix-closed whenever what they
 // hold could be matched, which they check themselves.
 func TestHistories(t *testing.T) {
-	if raceEnabled {
-		t.Log("fewer histories with the race detector")
-	}
-	seeds := uint64(10)
+	seeds := uint64(6)
 	if raceEnabled {
 		seeds = 3
 	}
@@ -179,7 +198,12 @@ func TestHistories(t *testing.T) {
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 7))
 		shape := newTree(r, 100+r.IntN(200))
-		parent := func(key uint64) (uint64, bool) { return shape.parent[key], shape.parent[key] != 0 }
+		parent := func(key uint64) (uint64, bool) {
+			if key >= stormKey {
+				return 0, false
+			}
+			return shape.parent[key], shape.parent[key] != 0
+		}
 		h := &nodeHost{t: t, addr: "127.0.0.1:0", options: NodeOptions{
 			Window: time.Duration(1+r.IntN(5)) * time.Millisecond, WindowKeys: 1 + r.IntN(100), QueueBytes: 256 << 10, MaxCopies: 1 + r.IntN(2),
 		}}
@@ -238,6 +262,9 @@ func TestHistories(t *testing.T) {
 				w.cut()
 			case k < 985:
 				w.hold(true)
+				for range r.IntN(4) {
+					h.engines[r.IntN(len(h.engines))].storm()
+				}
 			case k < 988:
 				i := r.IntN(len(routers))
 				count(routers[i].r)
@@ -245,6 +272,7 @@ func TestHistories(t *testing.T) {
 				routers[i] = start()
 			case k < 990:
 				h.stop()
+				total.overflows += h.overflows()
 				h.start()
 			case k < 993:
 				h.engines = append(h.engines[:2:2], append(h.engines[3:], h.engines[2])...) // engines change places
@@ -275,9 +303,10 @@ func TestHistories(t *testing.T) {
 			}
 		}
 		h.stop()
+		total.overflows += h.overflows()
 	}
 	t.Logf("%+v", total)
-	if total.copies < 10 || total.streams < 10 {
+	if total.copies < 10 || total.streams < 10 || total.overflows < 2 {
 		t.Errorf("histories are too calm: %+v", total)
 	}
 }

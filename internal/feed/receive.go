@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -39,6 +40,7 @@ type heldSource struct {
 	known bool                   // whether it was told any
 
 	number  uint32 // on this stream, or the last one
+	heard   bool   // on this stream: its state
 	begun   bool   // on this stream: a copy has begun, or a reset has emptied it
 	copying bool
 	opened  time.Time // when the copy began
@@ -69,6 +71,8 @@ type inbox struct {
 	begun   map[uint32]bool        // numbers whose blocks have begun to come
 	former  map[uint32]bool        // numbers that are announced no more
 
+	parted map[string]time.Time // routers that the node has lost, or that were lost with it: until when they heard what it was told
+
 	held      map[sourceName]*heldSource
 	endpoints map[string]string // of accepted replicas, by their name with the node
 	replicas  []Replica         // as last served
@@ -83,7 +87,7 @@ func newInbox(n *watched) *inbox {
 	r := n.r
 	return &inbox{
 		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
-		metrics: n.metrics, held: map[sourceName]*heldSource{}, endpoints: map[string]string{},
+		metrics: n.metrics, held: map[sourceName]*heldSource{}, parted: map[string]time.Time{}, endpoints: map[string]string{},
 	}
 }
 
@@ -114,9 +118,9 @@ func (r *inbox) apply(m *feedpb.NodeMessage, now time.Time) error {
 	case *feedpb.NodeMessage_Loads:
 		return r.load(m.Loads)
 	case *feedpb.NodeMessage_Peers:
-		return r.meet(m.Peers)
+		return r.meet(m.Peers, now)
 	case *feedpb.NodeMessage_Charges:
-		return r.charges(m.Charges)
+		return r.charges(m.Charges, now)
 	case *feedpb.NodeMessage_Record:
 		return r.record(m.Record)
 	}
@@ -255,7 +259,7 @@ func (r *inbox) ask(s *heldSource) bool {
 		r.n.log.Debug("the blocks of a replica are not wanted", "pool", s.name.pool, "endpoint", s.name.endpoint, "rank", s.name.rank, "why", err)
 		return false
 	}
-	s.sink = sink
+	s.sink, s.known, s.told = sink, false, subscriber.Description{}
 	return true
 }
 
@@ -266,10 +270,15 @@ func (r *inbox) reconsider() bool {
 	for _, s := range r.held {
 		if s.sink != nil && s.sink.Lost() {
 			s.close()
-			s.known = false
 		}
-		if s.sink == nil && r.ask(s) {
-			missed = missed || s.begun
+		if s.sink != nil || !r.ask(s) {
+			continue
+		}
+		switch {
+		case s.begun:
+			missed = true
+		case s.heard:
+			s.describe()
 		}
 	}
 	return missed
@@ -293,7 +302,7 @@ func (r *inbox) state(m *feedpb.State) error {
 	if err != nil {
 		return err
 	}
-	s.about = about
+	s.about, s.heard = about, true
 	s.describe()
 	return nil
 }
@@ -507,7 +516,7 @@ func (s *heldSource) describe() {
 
 // cut says that no more changes come of what is known since a time.
 func (s *heldSource) cut(since time.Time) {
-	s.begun, s.copying = false, false
+	s.heard, s.begun, s.copying = false, false, false
 	if s.unfollowed.IsZero() {
 		s.unfollowed = since
 	}
@@ -526,6 +535,7 @@ func (r *inbox) lost(heard, now time.Time) {
 	for _, s := range r.held {
 		s.cut(heard)
 	}
+	r.part(nil, heard)
 	r.origins.set(r.n, nil)
 	r.tick(now)
 }
@@ -571,7 +581,7 @@ func (r *inbox) silence() {
 	if len(r.loads) == 0 {
 		return
 	}
-	loads := r.loads
+	loads := slices.Clone(r.loads)
 	r.loads = nil
 	for i := range loads {
 		loads[i].Stale = true

@@ -251,7 +251,7 @@ type NodeStatus struct {
 	Replicas  []Replica // accepted
 	Refused   []Refusal
 	Unwanted  int // ranks whose blocks the fleet does not want
-	Copies    int // under way
+	Copies    int // under way or still to come on this stream
 	Blocks    int64
 	Bytes     uint64 // received
 	Peers     int    // other routers that watch it

@@ -185,7 +185,7 @@ func TestHostileNodes(t *testing.T) {
 		return func(s feedpb.Feed_WatchServer) error {
 			check(t, s.Send(tellReplicas(tellReplica(":9000", 7))))
 			check(t, s.Send(tellBegin(7, 0)))
-			for i := uint64(0); i < 20_000; i++ {
+			for i := range uint64(20_000) {
 				if err := s.Send(m(i)); err != nil {
 					return err
 				}
@@ -209,8 +209,8 @@ func TestHostileNodes(t *testing.T) {
 		newFakeNode(t, flood(func(i uint64) *feedpb.NodeMessage {
 			return tellCharges(&feedpb.Charges{Instance: fmt.Sprint("r", i), Made: []*feedpb.Charge{tellMade(":9000", i), tellMade(":8000", i)}})
 		})),
-		newFakeNode(t, flood(func(i uint64) *feedpb.NodeMessage { return tellBegin(7, 10) })),
-		newFakeNode(t, flood(func(i uint64) *feedpb.NodeMessage { return tellRecordFor("other") })),
+		newFakeNode(t, flood(func(uint64) *feedpb.NodeMessage { return tellBegin(7, 10) })),
+		newFakeNode(t, flood(func(uint64) *feedpb.NodeMessage { return tellRecordFor("other") })),
 	}
 	// Foreign endpoints, among them the good node's.
 	thief := newFakeNode(t, says(
@@ -458,7 +458,9 @@ func TestRouterFetch(t *testing.T) {
 		{"more than announced", file, 1 << 20, send(content, "x"), "longer than"},
 		{"another content", file, 1 << 20, send(strings.Repeat("x", len(content))), "another hash"},
 		{"nothing", file, 1 << 20, send(), "0 bytes came"},
-		{"an error", file, 1 << 20, func(*feedpb.FetchRequest, feedpb.Feed_FetchServer) error { return status.Error(codes.NotFound, "no such file") }, "no such file"},
+		{"an error", file, 1 << 20, func(*feedpb.FetchRequest, feedpb.Feed_FetchServer) error {
+			return status.Error(codes.NotFound, "no such file")
+		}, "no such file"},
 		{"an error on the way", file, 1 << 20, func(r *feedpb.FetchRequest, s feedpb.Feed_FetchServer) error {
 			check(t, send(half)(r, s))
 			return status.Error(codes.DataLoss, "it has changed")

@@ -1,6 +1,9 @@
 package feed
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // maxSeen is after how many charges of other routers the oldest are forgotten.
 const maxSeen = 1 << 16
@@ -88,6 +91,19 @@ func (o *origins) dropLocked(n *watched, instance string) {
 		o.fleet.Gone(instance)
 		return
 	}
+}
+
+// of returns the peers of a node.
+func (o *origins) of(n *watched) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var peers []string
+	for instance, nodes := range o.nodes {
+		if slices.Contains(nodes, n) {
+			peers = append(peers, instance)
+		}
+	}
+	return peers
 }
 
 // count is how many peers a node has.

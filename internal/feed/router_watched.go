@@ -80,7 +80,9 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 }
 
 // rules are the address that endpoints without one have, and the further ones that the node may announce.
-func (n *watched) rules() (dialled netip.Addr, allow []netip.Prefix) { return n.addr.Addr(), *n.allow.Load() }
+func (n *watched) rules() (dialled netip.Addr, allow []netip.Prefix) {
+	return n.addr.Addr(), *n.allow.Load()
+}
 
 // again ends the stream so that another one brings all blocks. It may be called from any goroutine and waits for nothing.
 func (n *watched) again() {
@@ -158,7 +160,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	began := time.Now()
 	n.begin(hello, cancel)
 	defer n.cancel.Store(nil)
-	wg.Go(func() { n.out.send(ctx, s) }) // an error of it ends the stream for Recv too
+	wg.Go(func() { n.out.send(ctx, s) })
 	for {
 		m, err := s.Recv()
 		if err == nil {
@@ -351,11 +353,10 @@ func (n *watched) status() NodeStatus {
 	}
 	for _, h := range n.rec.held {
 		s.Blocks += h.blocks
-		if h.copying {
-			s.Copies++
-		}
 		if h.sink == nil {
 			s.Unwanted++
+		} else if n.connected && (h.copying || !h.begun) {
+			s.Copies++
 		}
 	}
 	return s

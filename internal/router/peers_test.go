@@ -147,20 +147,20 @@ func TestRecordsArePassed(t *testing.T) {
 		{"to a router to which there is no way", func(w *world, c Completion) { c.ID = "bbbbbbbb-1"; w.r.Complete(c) }, RecordForeign, true},
 		{"passed by another one, and not for this one", func(w *world, c Completion) { w.r.CompletePassed(c) }, RecordForeign, false},
 		{"passed by another one, and partial", func(w *world, c Completion) { c.Partial = true; w.r.CompletePassed(c) }, RecordPartial, false},
-		{"passed by another one, and of a reply", func(w *world, c Completion) {
+		{"passed by another one, and of a reply", func(w *world, _ Completion) {
 			d := w.decide(10)
 			w.r.CompletePassed(Completion{ID: d.ID, Pool: d.Pool, Undelivered: true})
 		}, RecordPartial, false},
-		{"passed by another one, and of an answer's begin", func(w *world, c Completion) {
+		{"passed by another one, and of an answer's begin", func(w *world, _ Completion) {
 			d := w.decide(10)
 			w.r.CompletePassed(Completion{ID: d.ID, Pool: d.Pool, Serving: true, Upstream: address(1)})
 		}, RecordPartial, false},
-		{"passed by another one, and late", func(w *world, c Completion) {
+		{"passed by another one, and late", func(w *world, _ Completion) {
 			d := w.decide(10)
 			w.r.Complete(Completion{ID: d.ID, Pool: d.Pool, Undelivered: true})
 			w.r.CompletePassed(answered(d, d.Endpoint))
 		}, RecordLate, false},
-		{"passed by another one", func(w *world, c Completion) { d := w.decide(10); w.r.CompletePassed(answered(d, d.Endpoint)) }, RecordReleased, false},
+		{"passed by another one", func(w *world, _ Completion) { d := w.decide(10); w.r.CompletePassed(answered(d, d.Endpoint)) }, RecordReleased, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

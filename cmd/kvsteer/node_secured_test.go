@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -85,7 +86,7 @@ func TestNodeSecured(t *testing.T) {
 			t.Fatal(err)
 		}
 		fleet := new(servedFleet)
-		r, err := feed.NewRouter(feed.RouterOptions{Release: "test", Instance: "router", Fleet: fleet, TLS: c, Token: func() string {
+		r, err := feed.NewRouter(feed.RouterOptions{Release: "test", Instance: "router", Fleet: fleet, TLS: func() *tls.Config { return c }, Token: func() string {
 			mu.Lock()
 			defer mu.Unlock()
 			return token

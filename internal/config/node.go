@@ -167,7 +167,7 @@ func LoadNode(path string) (*Node, error) {
 // ParseNode checks data as the content of the file of a node called name. The error joins every Problem found.
 func ParseNode(name string, data []byte) (*Node, error) {
 	n := DefaultNode()
-	if err := parse(name, data, reflect.ValueOf(n).Elem(), func(d *decoder) { d.node(n) }); err != nil {
+	if err := parse(name, data, reflect.ValueOf(n).Elem(), func(d *decoder) { d.nodeFile(n) }); err != nil {
 		return nil, err
 	}
 	if n.Name == "" {

@@ -44,7 +44,7 @@ func (r *Router) connection(addr netip.AddrPort, received func(bytes int)) (*grp
 	transport := insecure.NewCredentials()
 	switch {
 	case o.TLS != nil:
-		transport = credentials.NewTLS(bound(o.TLS, addr.Addr()))
+		transport = credentials.NewTLS(bound(o.TLS(), addr.Addr()))
 	case !addr.Addr().IsLoopback() && !o.Insecure:
 		return nil, errPlain
 	}

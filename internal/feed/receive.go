@@ -39,6 +39,7 @@ type heldSource struct {
 	known bool                   // whether it was told any
 
 	number  uint32 // on this stream, or the last one
+	heard   bool   // on this stream: its state
 	begun   bool   // on this stream: a copy has begun, or a reset has emptied it
 	copying bool
 	opened  time.Time // when the copy began
@@ -255,16 +256,26 @@ func (r *inbox) ask(s *heldSource) bool {
 		r.n.log.Debug("the blocks of a replica are not wanted", "pool", s.name.pool, "endpoint", s.name.endpoint, "rank", s.name.rank, "why", err)
 		return false
 	}
-	s.sink = sink
+	s.sink, s.known, s.told = sink, false, subscriber.Description{}
 	return true
 }
 
-// reconsider asks the fleet again for the sinks that it did not want. It reports whether some source needs its blocks from the beginning.
+// reconsider asks the fleet again for the sinks that it did not want, and for others in place of lost ones. It reports whether some source needs its
+// blocks from the beginning.
 func (r *inbox) reconsider() bool {
 	missed := false
 	for _, s := range r.held {
-		if s.sink == nil && r.ask(s) {
-			missed = missed || s.begun
+		if s.sink != nil && s.sink.Lost() {
+			s.close()
+		}
+		if s.sink != nil || !r.ask(s) {
+			continue
+		}
+		switch {
+		case s.begun:
+			missed = true
+		case s.heard:
+			s.describe()
 		}
 	}
 	return missed
@@ -288,7 +299,7 @@ func (r *inbox) state(m *feedpb.State) error {
 	if err != nil {
 		return err
 	}
-	s.about = about
+	s.about, s.heard = about, true
 	s.describe()
 	return nil
 }
@@ -502,7 +513,7 @@ func (s *heldSource) describe() {
 
 // cut says that no more changes come of what is known since a time.
 func (s *heldSource) cut(since time.Time) {
-	s.begun, s.copying = false, false
+	s.heard, s.begun, s.copying = false, false, false
 	if s.unfollowed.IsZero() {
 		s.unfollowed = since
 	}

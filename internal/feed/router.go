@@ -50,6 +50,9 @@ type Sink interface {
 	// the copy.
 	Begin()
 	End()
+	// Lost reports whether what is told here counts no more, for a reason that the fleet knows. It is asked when the fleet is asked for sinks that it
+	// did not want: the sink is closed then, and another one asked for.
+	Lost() bool
 	// Close forgets everything. No method is called after it.
 	Close()
 }
@@ -65,9 +68,9 @@ type RouterOptions struct {
 	// MaxBlocks bounds the blocks of one source. Default 16,777,216.
 	MaxBlocks int
 
-	TLS      *tls.Config   // for connections with nodes; nil: clear text
-	Token    func() string // sent to nodes with each call; "": none
-	Insecure bool          // clear text, and a token in it, also to nodes that are not on loopback
+	TLS      func() *tls.Config // for each connection with a node; nil: clear text
+	Token    func() string      // sent to nodes with each call; "": none
+	Insecure bool               // clear text, and a token in it, also to nodes that are not on loopback
 	// Dial connects to a node. Default: TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
@@ -248,7 +251,7 @@ type NodeStatus struct {
 	Replicas  []Replica // accepted
 	Refused   []Refusal
 	Unwanted  int // ranks whose blocks the fleet does not want
-	Copies    int // under way
+	Copies    int // under way or still to come on this stream
 	Blocks    int64
 	Bytes     uint64 // received
 	Peers     int    // other routers that watch it

@@ -489,6 +489,31 @@ func TestUnwanted(t *testing.T) {
 	})
 }
 
+// TestLost asks for another sink in place of one that counts no more, and for the blocks again.
+func TestLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRouterSite(t, node1())
+		l := s.answer()
+		l.say(copyOf(1, 2)...)
+		was := s.fleet.sink("chat 10.0.0.1:8000 0")
+		s.r.Set([]Address{node1()})
+		synctest.Wait()
+		l.say(tellAdded(7, "", 3)) // the stream is the same
+		was.mu.Lock()
+		was.lost = true
+		was.mu.Unlock()
+		s.r.Set([]Address{node1()})
+		<-l.done
+		s.answer().say(copyOf(1, 2, 3)...)
+		if diff := cmp.Diff([]uint64{1, 2, 3}, s.matched()); diff != "" {
+			t.Error(diff)
+		}
+		if is := s.fleet.sink("chat 10.0.0.1:8000 0"); is == was || !was.closed {
+			t.Error("the lost sink is still in use")
+		}
+	})
+}
+
 // TestReplicasChange follows what a node announces on one stream.
 func TestReplicasChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

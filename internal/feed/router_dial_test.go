@@ -409,7 +409,11 @@ func TestRouterTLS(t *testing.T) {
 		{"TLS to clear text", plain, client(ours, "", true), "first record does not look like a TLS handshake"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, _ := startRouter(t, newModelFleet(t), func(o *RouterOptions) { o.TLS = tt.tls }, tt.addr)
+			r, _ := startRouter(t, newModelFleet(t), func(o *RouterOptions) {
+				if tt.tls != nil {
+					o.TLS = func() *tls.Config { return tt.tls }
+				}
+			}, tt.addr)
 			fails := tt.want != "" || tt.tls == nil
 			eventually(t, "it was tried", func() bool {
 				s := statusOf(t, r, tt.addr)

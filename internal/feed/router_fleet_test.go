@@ -37,6 +37,7 @@ type modelSink struct {
 	resets  []subscriber.Cause
 	history []string // of Describe, Begin, End, Reset, Close
 	closed  bool
+	lost    bool
 }
 
 func newModelSink(t testing.TB, name string) *modelSink {
@@ -134,6 +135,11 @@ func (s *modelSink) End() {
 func (s *modelSink) Close() {
 	defer s.use("close")()
 	s.held, s.fresh, s.closed = newBlockSet(), nil, true
+}
+
+func (s *modelSink) Lost() bool {
+	defer s.use("")()
+	return s.lost
 }
 
 // matched is what could be matched at this time.

@@ -353,11 +353,10 @@ func (n *watched) status() NodeStatus {
 	}
 	for _, h := range n.rec.held {
 		s.Blocks += h.blocks
-		if h.copying {
-			s.Copies++
-		}
 		if h.sink == nil {
 			s.Unwanted++
+		} else if n.connected && (h.copying || !h.begun) {
+			s.Copies++
 		}
 	}
 	return s

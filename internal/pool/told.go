@@ -38,4 +38,16 @@ func (p *Pool) Told(i int) (told Told, ok bool) {
 }
 
 // Endpoint finds an endpoint by its pool and address; nil when there is none.
-func (s *Set) Endpoint(pool, addr string) *Endpoint { return s.view.Load().endpoint(pool, addr) }
+func (s *Set) Endpoint(pool, addr string) *Endpoint {
+	for _, p := range s.Pools() {
+		if p.Name() != pool {
+			continue
+		}
+		for _, e := range p.endpoints {
+			if e.addr == addr {
+				return e
+			}
+		}
+	}
+	return nil
+}

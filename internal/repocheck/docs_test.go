@@ -18,8 +18,10 @@ import (
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/doctor"
 	"github.com/kvsteer/kvsteer/internal/feed"
+	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/scrape"
@@ -119,6 +121,8 @@ func metricsTable(t *testing.T) string {
 	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
 	scrape.NewMetrics(&r)
+	discover.NewMetrics(&r)
+	fleet.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

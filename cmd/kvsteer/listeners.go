@@ -64,16 +64,19 @@ func (s *service) reread() {
 			f.Reload()
 		}
 	}
-	if s.engineTLS != nil {
-		s.engineTLS.reload()
+	for _, t := range []*dialTLS{s.engineTLS, s.feedTLS} {
+		if t != nil {
+			t.reload()
+		}
 	}
+	s.feedToken.reload()
 	s.admin.Reload()
 }
 
 // newAdmin makes the admin server of a service whose other parts are there.
 func (s *service) newAdmin(cfg *config.Config, reg *prometheus.Registry) (*admin.Server, error) {
 	o := admin.Options{
-		Gatherer: reg, Ready: s.readiness.missing, Viewer: s.router, Version: version,
+		Gatherer: reg, Ready: s.readiness.missing, Viewer: viewer{s}, Version: version,
 		Config:    func() json.Marshaler { return s.reloads.config() },
 		TokenFile: cfg.Admin.TokenFile, TLS: tlsOf(s.tls.admin), Metrics: admin.NewMetrics(reg), Log: s.log.With("component", "admin"),
 	}

@@ -114,7 +114,7 @@ func (n *nodeService) readFiles(cfg *config.Node, reg prometheus.Registerer) (ma
 		}
 	}
 	n.token, errs[3] = newTokenFile("token_file", cfg.TokenFile, n.log.With("component", "feed"))
-	n.engineTLS, errs[4] = newDialTLS(cfg.Engines.TLS, false, n.log.With("component", "tls"))
+	n.engineTLS, errs[4] = newDialTLS("engines.tls", cfg.Engines.TLS, "http/1.1", n.log.With("component", "tls"))
 	keys, err := nodeKeys(cfg)
 	errs[5] = err
 	n.files, errs[6] = newModelFiles(cfg, n.log.With("component", "tokenizer"))

@@ -40,7 +40,7 @@ func (p *Pool) Told(i int) (told Told, ok bool) {
 // Endpoint finds an endpoint by its pool and address; nil when there is none.
 func (s *Set) Endpoint(pool, addr string) *Endpoint {
 	for _, p := range s.Pools() {
-		if p.Name() != pool {
+		if p.config.Name != pool {
 			continue
 		}
 		for _, e := range p.endpoints {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/enginesim"
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
@@ -63,5 +64,29 @@ func TestNodeRestartUnnoticed(t *testing.T) {
 	<-watched
 	if least < before || unmatched > 0 {
 		t.Errorf("at the least %d of %d blocks were known, and the engine was not matchable %d times", least, before, unmatched)
+	}
+}
+
+// TestNodeWaitsForEngines holds that routers wait for engines that are up, as long as the warmup, and not for those that are down.
+func TestNodeWaitsForEngines(t *testing.T) {
+	const said = "not all engines are connected; routers are served all the same"
+	e, err := enginesim.New(enginesim.Options{}) // it publishes no events
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, e.Run)
+	<-e.Ready()
+	site := newNodeSite(t)
+	site.head = "warmup: 300ms\n" + site.head
+	site.write(fmt.Sprintf("address: %q", e.Addr()), `address: "127.0.0.1:9"`)
+	begun := time.Now()
+	n := site.start()
+	if waited := time.Since(begun); waited < 300*time.Millisecond || !strings.Contains(n.log.String(), said) || !strings.Contains(n.log.String(), "settled=1 engines=2") {
+		t.Errorf("after %v", waited)
+	}
+	n.stop()
+	site.write(`address: "127.0.0.1:9"`)
+	if n = site.start(); strings.Contains(n.log.String(), said) {
+		t.Error("an engine that is down is waited for")
 	}
 }

@@ -161,6 +161,9 @@ func LoadNode(path string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if engines, endpoints := poolsHave(data); endpoints && !engines {
+		return nil, Problem{File: path, Text: "this is the file of a router, whose pools have endpoints; the pools of a node have engines"}
+	}
 	return ParseNode(path, data)
 }
 
@@ -196,22 +199,26 @@ func IsNode(path string) bool {
 	return err == nil && OfNode(data)
 }
 
-// OfNode reports whether data is the content of a node's file: its pools have engines.
+// OfNode reports whether data is the content of a node's file: its pools have engines, and no endpoints.
 func OfNode(data []byte) bool {
+	engines, endpoints := poolsHave(data)
+	return engines && !endpoints
+}
+
+// poolsHave reports whether a pool of a file has engines, as those of nodes, or endpoints, as those of routers.
+func poolsHave(data []byte) (engines, endpoints bool) {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil || len(file.Docs) == 0 {
-		return false
+		return false, false
 	}
 	pools, ok := entry(file.Docs[0].Body, "pools").(*ast.SequenceNode)
 	if !ok {
-		return false
+		return false, false
 	}
 	for _, p := range pools.Values {
-		if entry(p, "engines") != nil {
-			return true
-		}
+		engines, endpoints = engines || entry(p, "engines") != nil, endpoints || entry(p, "endpoints") != nil
 	}
-	return false
+	return engines, endpoints
 }
 
 // entry is the value of a key of a mapping; nil where there is none.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -577,7 +578,7 @@ func (r *inbox) silence() {
 	if len(r.loads) == 0 {
 		return
 	}
-	loads := r.loads
+	loads := slices.Clone(r.loads)
 	r.loads = nil
 	for i := range loads {
 		loads[i].Stale = true

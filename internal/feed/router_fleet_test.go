@@ -294,6 +294,12 @@ func (f *modelFleet) endpoints(node string) []string {
 	return all
 }
 
+func (f *modelFleet) load(endpoint string) Load {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.loads[endpoint]
+}
+
 // with lets a test read the fleet's fields.
 func (f *modelFleet) with(read func()) {
 	f.mu.Lock()

@@ -44,7 +44,7 @@ type NodeOptions struct {
 	// Alive is how long a stream is silent at most. Default 1 s.
 	Alive time.Duration
 
-	// Stall is how long one message may take to be handed to the transport before the stream is ended. Default 60 s.
+	// Stall is how long one message may take to be handed to the transport before the stream is ended, and a whole file. Default 60 s.
 	Stall time.Duration
 
 	// Files are offered to routers. Default: none.
@@ -113,6 +113,7 @@ type Node struct {
 	instance  string
 	speaks    versions
 	helloWait time.Duration // for a router's hello
+	part      int           // blocks of one part of a copy
 	windows   *windows
 	turns     *turns
 	now       func() time.Time
@@ -147,8 +148,8 @@ func NewNode(o NodeOptions) (*Node, error) {
 	o.Name, o.Release = valid(o.Name, maxName), valid(o.Release, maxName)
 	n := &Node{
 		o: o, instance: newInstance(), speaks: spoken(o.Release), windows: newWindows(o.Window), turns: newTurns(o.MaxCopies, copyQuantum), now: time.Now,
-		helloWait: connectWait,
-		sources:   make(map[uint32]*Source), addresses: make(map[string]int),
+		helloWait: connectWait, part: maxKeys,
+		sources: make(map[uint32]*Source), addresses: make(map[string]int),
 	}
 	n.all.Store(new([]*stream))
 	n.announced = announce(nil, nil)

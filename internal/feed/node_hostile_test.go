@@ -209,8 +209,8 @@ func TestStreamThatIsNotRead(t *testing.T) {
 
 // TestStalledStreamEnds when nothing of it is read for long.
 func TestStalledStreamEnds(t *testing.T) {
-	x := newSite(t, NodeOptions{Stall: time.Second})
-	x.grow(60_000)
+	x := newSite(t, NodeOptions{Stall: 3 * time.Second})
+	x.grow(30_000)
 	x.good.follow(t, x.stream, x.s, x.has)
 	_, _ = watch(t, dial(t, x.address), "slow")
 	until(t, "the slow one is ended", func() bool { return testutil.ToFloat64(x.n.o.Metrics.refused[refusedStalled]) == 1 })

@@ -367,6 +367,7 @@ func TestStreamsFollowSources(t *testing.T) {
 		n := testNode(t, NodeOptions{WindowKeys: 1 + r.IntN(60), MaxCopies: 1 + r.IntN(2)})
 		clock := time.Unix(1000, 0)
 		n.now = func() time.Time { return clock }
+		n.part = 1 + r.IntN(40)
 		shape := newTree(r, 30+r.IntN(300))
 		var engines []*engine
 		grow := func() {

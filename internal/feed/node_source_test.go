@@ -2,11 +2,14 @@ package feed
 
 import (
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -235,6 +238,61 @@ func TestAnnouncements(t *testing.T) {
 	n.Announce([]Replica{moved})
 	if !st.queue.empty() {
 		t.Error("adapters that are too much for a message are announced")
+	}
+}
+
+// TestOverflow has what was dropped told anew: replicas, and for each source a reset if there was one, its state, and a copy.
+func TestOverflow(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	n := testNode(t, NodeOptions{Metrics: NewNodeMetrics(reg)})
+	a, b := n.Source(), n.Source()
+	n.Announce([]Replica{{Endpoint: ":1", Pool: "chat", Sources: []uint32{a.Number(), b.Number()}}})
+	st := listen(n)
+	defer st.end()
+	st.queue.limit = 4000
+	a.Reset(subscriber.CauseGap)
+	a.Describe(subscriber.Description{Connected: true, BlockSize: 32})
+	a.Store(subscriber.Any, sequence(1, 20))
+	a.close()
+	if !st.pass(message{kind: kindCharges, charges: 3}, 2) {
+		t.Fatal("no room")
+	}
+	b.Store(subscriber.Any, sequence(1, 1000)) // 9,000 bytes
+	b.close()
+	b.Store(subscriber.Any, sequence(2000, 5)) // are part of the copy
+	b.close()
+	var got []string
+	for {
+		m, peers, ok := st.next()
+		if !ok && !peers {
+			break
+		}
+		var k feedpb.NodeMessage
+		check(t, proto.Unmarshal(m.data, &k))
+		text := strings.TrimPrefix(fmt.Sprintf("%T", k.GetMessage()), "*feedpb.NodeMessage_")
+		switch {
+		case k.GetReset_() != nil:
+			text += fmt.Sprint(k.GetReset_().GetSource(), k.GetReset_().GetCause())
+		case k.GetState() != nil:
+			text += fmt.Sprint(k.GetState().GetSource(), k.GetState().GetBlockSize())
+		case k.GetBegin() != nil:
+			text += fmt.Sprint(k.GetBegin().GetSource())
+		case peers:
+			text = "peers"
+		}
+		got = append(got, text)
+	}
+	if diff := cmp.Diff([]string{"Replicas", "Reset_1gap", "State1 32", "Begin1", "State2 0", "Begin2", "peers"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if m := n.o.Metrics; testutil.ToFloat64(m.overflows) != 1 || testutil.ToFloat64(m.charges[dropped]) != 3 || testutil.ToFloat64(m.queued) != 0 {
+		t.Error("not counted")
+	}
+	st.queue.limit = 1 << 20
+	r := &receiver{tree: flat(3000), stream: st, sources: map[uint32]*received{1: {fresh: blocks{}}, 2: {fresh: blocks{}}}}
+	settle(t, r)
+	if len(r.sources[1].known) != 20 || len(r.sources[2].known) != 1005 {
+		t.Errorf("%d and %d blocks", len(r.sources[1].known), len(r.sources[2].known))
 	}
 }
 

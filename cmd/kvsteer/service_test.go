@@ -10,7 +10,7 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// Every endpoint with events finds a slot in the index, however many there are.
+// Every endpoint with events finds a slot in the index, however many there are, and another one for a copy of its blocks.
 func TestEachSourceHasASlot(t *testing.T) {
 	const endpoints = 1100 // above the index's own default
 	var b strings.Builder
@@ -35,6 +35,12 @@ func TestEachSourceHasASlot(t *testing.T) {
 			source := f.sources[0]
 			source.Reset(subscriber.CauseGap)
 			source.Store(subscriber.Any, []uint64{uint64(round*endpoints + i)})
+		}
+	}
+	for i, f := range s.followers.first {
+		for range 2 { // it may start over
+			f.sources[0].Begin()
+			f.sources[0].Store(subscriber.Any, []uint64{uint64(2*endpoints + i)})
 		}
 	}
 	if log.Len() > 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
@@ -38,9 +39,10 @@ func TestEachSourceHasASlot(t *testing.T) {
 		}
 	}
 	for i, f := range s.followers.first {
+		source := f.sources[0].(*router.Source)
 		for range 2 { // it may start over
-			f.sources[0].Begin()
-			f.sources[0].Store(subscriber.Any, []uint64{uint64(2*endpoints + i)})
+			source.Begin()
+			source.Store(subscriber.Any, []uint64{uint64(2*endpoints + i)})
 		}
 	}
 	if log.Len() > 0 {

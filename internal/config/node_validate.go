@@ -135,9 +135,10 @@ func (d *decoder) engine(path string, e *Engine, n *Node, u *uniques) {
 			d.rankPorts(path+".events.dial", addr, ev.Ranks, u.events)
 		}
 	}
-	switch at := path + ".events.replay"; {
-	case ev.Replay == "" || ev.Replay == None:
-	case ev.Replay == Auto:
+	at := path + ".events.replay"
+	switch ev.Replay {
+	case "", None:
+	case Auto:
 		if ev.Listen != Auto {
 			d.at(at, "auto goes with listen: auto")
 		}

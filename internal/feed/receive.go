@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -39,6 +40,7 @@ type heldSource struct {
 	known bool                   // whether it was told any
 
 	number  uint32 // on this stream, or the last one
+	heard   bool   // on this stream: its state
 	begun   bool   // on this stream: a copy has begun, or a reset has emptied it
 	copying bool
 	opened  time.Time // when the copy began
@@ -255,7 +257,7 @@ func (r *inbox) ask(s *heldSource) bool {
 		r.n.log.Debug("the blocks of a replica are not wanted", "pool", s.name.pool, "endpoint", s.name.endpoint, "rank", s.name.rank, "why", err)
 		return false
 	}
-	s.sink = sink
+	s.sink, s.known, s.told = sink, false, subscriber.Description{}
 	return true
 }
 
@@ -266,10 +268,15 @@ func (r *inbox) reconsider() bool {
 	for _, s := range r.held {
 		if s.sink != nil && s.sink.Lost() {
 			s.close()
-			s.known = false
 		}
-		if s.sink == nil && r.ask(s) {
-			missed = missed || s.begun
+		if s.sink != nil || !r.ask(s) {
+			continue
+		}
+		switch {
+		case s.begun:
+			missed = true
+		case s.heard:
+			s.describe()
 		}
 	}
 	return missed
@@ -293,7 +300,7 @@ func (r *inbox) state(m *feedpb.State) error {
 	if err != nil {
 		return err
 	}
-	s.about = about
+	s.about, s.heard = about, true
 	s.describe()
 	return nil
 }
@@ -507,7 +514,7 @@ func (s *heldSource) describe() {
 
 // cut says that no more changes come of what is known since a time.
 func (s *heldSource) cut(since time.Time) {
-	s.begun, s.copying = false, false
+	s.heard, s.begun, s.copying = false, false, false
 	if s.unfollowed.IsZero() {
 		s.unfollowed = since
 	}
@@ -571,7 +578,7 @@ func (r *inbox) silence() {
 	if len(r.loads) == 0 {
 		return
 	}
-	loads := r.loads
+	loads := slices.Clone(r.loads)
 	r.loads = nil
 	for i := range loads {
 		loads[i].Stale = true

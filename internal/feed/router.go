@@ -90,6 +90,9 @@ type Router struct {
 	begin   func(ctx context.Context, addr netip.AddrPort, received func(bytes int)) (conversation, func(), error)
 	changed chan struct{} // holds one when wanted has changed
 
+	connectTimeout, helloTimeout, stallTimeout time.Duration
+	retry                                      retry // as each node begins with it
+
 	mu     sync.Mutex
 	wanted []Address
 	nodes  []*watched // by address
@@ -122,6 +125,8 @@ func NewRouter(o RouterOptions) (*Router, error) {
 		o.Metrics = NewRouterMetrics(nil)
 	}
 	r := &Router{o: o, origins: origins{own: o.Instance, fleet: o.Fleet}, changed: make(chan struct{}, 1)}
+	r.connectTimeout, r.helloTimeout, r.stallTimeout = connectTimeout, helloTimeout, fetchStall
+	r.retry = newRetry()
 	r.begin = r.watch
 	return r, nil
 }
@@ -246,7 +251,7 @@ type NodeStatus struct {
 	Replicas  []Replica // accepted
 	Refused   []Refusal
 	Unwanted  int // ranks whose blocks the fleet does not want
-	Copies    int // under way
+	Copies    int // under way or still to come on this stream
 	Blocks    int64
 	Bytes     uint64 // received
 	Peers     int    // other routers that watch it

@@ -250,7 +250,7 @@ func TestStale(t *testing.T) {
 		l.say(errors.New("the connection broke"))
 		time.Sleep(2900 * time.Millisecond)
 		synctest.Wait()
-		if st := s.status(); st.Connected || st.Stale || len(s.matched()) != 2 || s.fleet.loads["10.0.0.1:8000"].Stale {
+		if st := s.status(); st.Connected || st.Stale || len(s.matched()) != 2 || s.fleet.load("10.0.0.1:8000").Stale {
 			t.Errorf("just after a loss: %+v", st)
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -258,7 +258,7 @@ func TestStale(t *testing.T) {
 		if st := s.status(); !st.Stale || s.matched() != nil || len(st.Replicas) != 1 || st.Blocks != 0 {
 			t.Errorf("later: %+v", st)
 		}
-		if load := s.fleet.loads["10.0.0.1:8000"]; !load.Stale || load.Running != 3 {
+		if load := s.fleet.load("10.0.0.1:8000"); !load.Stale || load.Running != 3 {
 			t.Errorf("the load is %+v", load)
 		}
 		time.Sleep(time.Hour)
@@ -289,7 +289,7 @@ func TestBadHellos(t *testing.T) {
 		reason endReason
 		text   string // in the problem
 	}{
-		{"no hello", func(*line) { time.Sleep(helloTimeout + time.Millisecond) }, endHello, "no hello within 5s"},
+		{"no hello", func(*line) { time.Sleep(helloTimeout + time.Millisecond) }, endHello, "no hello in time"},
 		{"another message", func(l *line) { l.say(tellAlive()) }, endHello, "no hello"},
 		{"an older protocol", func(l *line) { l.say(helloOf(0)) }, endVersion, "upgrade the node"},
 		{"a newer protocol", func(l *line) { l.say(helloOf(7)) }, endVersion, "upgrade the router"},

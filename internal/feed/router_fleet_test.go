@@ -174,12 +174,10 @@ type modelFleet struct {
 	served   map[string][]Replica
 	serves   int
 	sinks    map[string]*modelSink // by "pool endpoint rank", of those that are open
-	ended    []*modelSink
 	loads    map[string]Load
 	charges  map[chargeName]Charge
 	gone     []string
 	records  []Record
-	log      []string // order of Serve, Sink and so on
 }
 
 func newModelFleet(t testing.TB) *modelFleet {
@@ -294,6 +292,12 @@ func (f *modelFleet) endpoints(node string) []string {
 		all = append(all, r.Endpoint)
 	}
 	return all
+}
+
+func (f *modelFleet) load(endpoint string) Load {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.loads[endpoint]
 }
 
 // with lets a test read the fleet's fields.

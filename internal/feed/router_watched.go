@@ -22,8 +22,8 @@ import (
 // Causes for which a router ends a stream.
 var (
 	errSilent  = errors.New("nothing was heard of the node for too long")
-	errConnect = fmt.Errorf("no connection within %s", connectTimeout)
-	errHello   = fmt.Errorf("no hello within %s", helloTimeout)
+	errConnect = errors.New("no connection in time")
+	errHello   = errors.New("no hello in time")
 	errNoHello = errors.New("the node's first message is no hello")
 	errVersion = errors.New("no version of the protocol in common")
 	errAgain   = errors.New("all blocks are needed again")
@@ -106,7 +106,7 @@ func (n *watched) look(allow []netip.Prefix) {
 // run watches the node until ctx ends. stays says whether the fleet is to hear then that the node is none any more.
 func (n *watched) run(ctx context.Context, leaves func() bool) {
 	defer func() { n.leave(leaves()) }()
-	pace := newRetry()
+	pace := n.r.retry
 	for ctx.Err() == nil {
 		lasted, err := n.converse(ctx)
 		n.ended(ctx, lasted, err)
@@ -122,7 +122,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer func() { err = causeOr(ctx, err) }()
-	limit := time.AfterFunc(connectTimeout, func() { cancel(errConnect) })
+	limit := time.AfterFunc(n.r.connectTimeout, func() { cancel(errConnect) })
 	defer limit.Stop()
 	s, end, err := n.r.begin(ctx, n.addr, n.received)
 	if err != nil {
@@ -138,7 +138,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	if !limit.Stop() {
 		return 0, errConnect
 	}
-	limit = time.AfterFunc(helloTimeout, func() { cancel(errHello) })
+	limit = time.AfterFunc(n.r.helloTimeout, func() { cancel(errHello) })
 	own := spoken(n.r.o.Release)
 	err = s.Send(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Hello{Hello: &feedpb.RouterHello{
 		Protocol: own.newest, Oldest: own.oldest, Release: own.release, Instance: n.r.o.Instance,
@@ -160,7 +160,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	began := time.Now()
 	n.begin(hello, cancel)
 	defer n.cancel.Store(nil)
-	wg.Go(func() { n.out.send(ctx, s) }) // an error of it ends the stream for Recv too
+	wg.Go(func() { n.out.send(ctx, s) })
 	for {
 		m, err := s.Recv()
 		if err == nil {
@@ -225,7 +225,7 @@ func (n *watched) receive(m *feedpb.NodeMessage) error {
 	if m.GetEnd() != nil || m.GetReset_() != nil || m.GetReplicas() != nil {
 		n.staleLocked(n.heard)
 	}
-	if n.said != "connected" && n.heard.Sub(n.since) >= newRetry().stable {
+	if n.said != "connected" && n.heard.Sub(n.since) >= n.r.retry.stable {
 		n.sayLocked("connected")
 	}
 	return err
@@ -248,7 +248,7 @@ func (n *watched) ended(ctx context.Context, lasted time.Duration, err error) {
 	if reason == endAgain || reason == endStopped {
 		return
 	}
-	if n.short++; lasted >= newRetry().stable {
+	if n.short++; lasted >= n.r.retry.stable {
 		n.short = 0
 	}
 	n.sayLocked(string(reason))
@@ -353,11 +353,10 @@ func (n *watched) status() NodeStatus {
 	}
 	for _, h := range n.rec.held {
 		s.Blocks += h.blocks
-		if h.copying {
-			s.Copies++
-		}
 		if h.sink == nil {
 			s.Unwanted++
+		} else if n.connected && (h.copying || !h.begun) {
+			s.Copies++
 		}
 	}
 	return s

@@ -128,6 +128,7 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	feed.NewNodeMetrics(&r)
+	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
 	discover.NewMetrics(&r)
 	fleet.NewMetrics(&r)

@@ -34,7 +34,7 @@ const maxHashSeed = 256
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
 func (d *decoder) validate(c *Config) {
 	d.listen(c)
-	d.admin(c)
+	d.adminListener(c.Admin.Listen, c.Admin.TokenFile, c.Admin.TLS, c.Insecure)
 	d.clientTLS("engines.tls", c.Engines.TLS)
 	d.duration("budget", c.Budget, time.Millisecond, time.Minute)
 	d.duration("warmup", c.Warmup, 0, 10*time.Minute)
@@ -70,6 +70,7 @@ func (d *decoder) validate(c *Config) {
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
+	d.fleet(c)
 	if n := c.Ranks(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
 		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools, each of their ranks counted", c.Index.MaxEndpoints, n)
 	}
@@ -80,21 +81,8 @@ func (d *decoder) validate(c *Config) {
 // different containers, so they are not compared.
 func (d *decoder) ports(c *Config) {
 	u := uniques{d: d}
-	bind := func(used map[string]string, path, value string) {
-		if addr, err := netip.ParseAddrPort(value); err == nil && addr.Port() != 0 {
-			u.claim(used, path, addr.String())
-		}
-	}
-	// The problem stands at a line of the file, so the key that has none claims first.
-	pair := func(used map[string]string, a, addressA, b, addressB string) {
-		if d.lines[a] > 0 && d.lines[b] == 0 {
-			a, addressA, b, addressB = b, addressB, a, addressA
-		}
-		bind(used, a, addressA)
-		bind(used, b, addressB)
-	}
 	router, proxy := map[string]string{}, map[string]string{}
-	pair(router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
+	d.pair(&u, router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
 	for i, p := range c.Pools {
 		for j, e := range p.Endpoints {
 			if addr, err := tcp(e.Events.Listen); err == nil {
@@ -105,7 +93,21 @@ func (d *decoder) ports(c *Config) {
 			}
 		}
 	}
-	pair(proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
+	d.pair(&u, proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
+}
+
+// pair claims the addresses of two listeners of one process. A problem stands at a line of the file, so the key that has none claims first.
+func (d *decoder) pair(u *uniques, used map[string]string, a, addressA, b, addressB string) {
+	if d.lines[a] > 0 && d.lines[b] == 0 {
+		a, addressA, b, addressB = b, addressB, a, addressA
+	}
+	bind := func(path, value string) {
+		if addr, err := netip.ParseAddrPort(value); err == nil && addr.Port() != 0 {
+			u.claim(used, path, addr.String())
+		}
+	}
+	bind(a, addressA)
+	bind(b, addressB)
 }
 
 // at records a problem with the key at path, at its line or at the nearest enclosing key that stands in the file.
@@ -175,18 +177,18 @@ func (d *decoder) listen(c *Config) {
 	}
 }
 
-func (d *decoder) admin(c *Config) {
-	addr, err := netip.ParseAddrPort(c.Admin.Listen)
+func (d *decoder) adminListener(listen, tokenFile string, tls ServerTLS, insecure bool) {
+	addr, err := netip.ParseAddrPort(listen)
 	switch {
 	case err != nil:
-		d.at("admin.listen", "%q is not ip:port", c.Admin.Listen)
+		d.at("admin.listen", "%q is not ip:port", listen)
 	case addr.Addr().IsLoopback():
-	case c.Admin.TokenFile == "":
-		d.at("admin.listen", "%q is not on loopback (127.0.0.1:port or [::1]:port): that needs admin.token_file", c.Admin.Listen)
-	case !c.Admin.TLS.On() && !c.Insecure:
-		d.at("admin.listen", "%q is not on loopback: the token would travel in clear text; use admin.tls, or write insecure: true", c.Admin.Listen)
+	case tokenFile == "":
+		d.at("admin.listen", "%q is not on loopback (127.0.0.1:port or [::1]:port): that needs admin.token_file", listen)
+	case !tls.On() && !insecure:
+		d.at("admin.listen", "%q is not on loopback: the token would travel in clear text; use admin.tls, or write insecure: true", listen)
 	}
-	d.serverTLS("admin.tls", c.Admin.TLS)
+	d.serverTLS("admin.tls", tls)
 }
 
 func (d *decoder) serverTLS(path string, t ServerTLS) {
@@ -244,6 +246,7 @@ func (d *decoder) pools(c *Config) {
 	u := uniques{d: d, names: map[string]string{}, models: map[string]string{}, addresses: map[string]string{}, events: map[string]string{}}
 	for i := range c.Pools {
 		d.pool(fmt.Sprintf("pools[%d]", i), &c.Pools[i], &u)
+		d.origins(fmt.Sprintf("pools[%d]", i), &c.Pools[i], c)
 	}
 	d.saltAndMatch(c)
 }
@@ -305,9 +308,6 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	if (p.Match.Header.Name == "") != (p.Match.Header.Value == "") {
 		d.at(path+".match.header", "name and value are both needed")
 	}
-	if len(p.Endpoints) == 0 {
-		d.at(path+".endpoints", "at least one endpoint is needed")
-	}
 	for j := range p.Endpoints {
 		d.endpoint(at(path, j), &p.Endpoints[j], u)
 	}
@@ -356,12 +356,10 @@ func (d *decoder) saltHeader(path, name string) {
 
 // endpoint also gives the address its one canonical spelling, since endpoints are told apart by it everywhere.
 func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
-	addr, err := netip.ParseAddrPort(e.Address)
-	ip := addr.Addr().Unmap()
-	if err != nil || addr.Port() == 0 || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
-		d.at(path+".address", "%q is not ip:port with an address of one host (Envoy follows it, so a name is not possible)", e.Address)
+	if addr, err := hostPort(e.Address); err != nil {
+		d.at(path+".address", "%q is not ip:port with an address of one host (Envoy follows it, so a name is not possible: for names there is dns)", e.Address)
 	} else {
-		e.Address = netip.AddrPortFrom(ip, addr.Port()).String()
+		e.Address = addr.String()
 		u.claim(u.addresses, path+".address", e.Address)
 	}
 	switch {

@@ -18,7 +18,10 @@ import (
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/doctor"
+	"github.com/kvsteer/kvsteer/internal/feed"
+	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/scrape"
@@ -37,11 +40,13 @@ var generated = []struct {
 	text       func(*testing.T) string
 }{
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
+	{"node configuration", "docs/configuration.md", func(*testing.T) string { return config.NodeReference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
 	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
 	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
+	{"charges", "docs/architecture.md", func(*testing.T) string { return chargesTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -90,6 +95,15 @@ func recordsTable() string {
 	return b.String()
 }
 
+func chargesTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, c := range router.ChargeOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Outcome, c.Meaning)
+	}
+	return b.String()
+}
+
 // recorder is a Registerer that keeps what was registered.
 type recorder struct{ all []prometheus.Collector }
 
@@ -113,8 +127,12 @@ func metricsTable(t *testing.T) string {
 	config.NewMetrics(&r, time.Now())
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
+	feed.NewNodeMetrics(&r)
+	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
 	scrape.NewMetrics(&r)
+	discover.NewMetrics(&r)
+	fleet.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

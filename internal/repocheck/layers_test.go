@@ -28,11 +28,13 @@ var layers = map[string]int{
 	"subscriber":            1,
 	"internal/pool":         1,
 	"internal/openai":       1,
+	"internal/ports":        1,
 	"internal/enginesim":    1,
 	"internal/demo":         1,
 	"internal/tlsfiles":     1,
 	"internal/eventsources": 1,
 	"internal/scrape":       1,
+	"internal/discover":     1,
 	"internal/doctor":       2,
 
 	"internal/engineargs": 1,
@@ -40,7 +42,9 @@ var layers = map[string]int{
 	"examples/vllm-cpu":   5,
 
 	"internal/approx":   2,
+	"internal/fleet":    2,
 	"internal/tokenize": 2,
+	"internal/feed":     2,
 	"internal/router":   3,
 	"extproc":           4,
 	"internal/admin":    4,

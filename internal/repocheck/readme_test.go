@@ -51,6 +51,7 @@ func renders(cfg *config.Config) error {
 		if ep.Cluster != "" {
 			ep.Fallback, render = "", envoy.RenderFilter
 		}
+		ep.DNS = p.DNS
 		for _, e := range p.Endpoints {
 			ep.Endpoints = append(ep.Endpoints, e.Address)
 		}
@@ -69,6 +70,12 @@ func TestConfigurationsInDocuments(t *testing.T) {
 				continue
 			}
 			checked++
+			if config.OfNode([]byte(m[2])) {
+				if _, err := config.ParseNode(name, []byte(m[2])); err != nil {
+					t.Errorf("%v\nin:\n%s", err, m[2])
+				}
+				continue
+			}
 			cfg, err := config.Parse(name, []byte(m[2]))
 			if err == nil {
 				err = renders(cfg)

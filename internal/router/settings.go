@@ -64,9 +64,11 @@ func (r *Router) Apply(pools []pool.Config, s Settings) error {
 	for _, p := range r.pools.Pools() {
 		f := r.fleet(p.Name())
 		if f == nil {
-			f = newFleet(p, r.rate(p), r.texts)
+			f = newFleet(p, r.rate(p), r.texts, r.peers)
 		} else {
-			gone = append(gone, f.replace(p, r.rate(p))...)
+			out := f.replace(p, r.rate(p))
+			f.dropForeign(out, r.now())
+			gone = append(gone, out...)
 		}
 		fleets = append(fleets, f)
 	}

@@ -1,0 +1,148 @@
+package feed
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
+)
+
+// readAll reads the elements of a list.
+func readAll[P, T any](what string, list []P, limit int, read func(P) (T, error)) ([]T, error) {
+	if err := few(what, len(list), limit); err != nil {
+		return nil, malformed("%v", err)
+	}
+	all := make([]T, 0, len(list))
+	for _, p := range list {
+		t, err := read(p)
+		if err != nil {
+			return nil, malformed("%v", err)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// load passes on what the engines of accepted replicas say of themselves.
+func (r *inbox) load(m *feedpb.Loads) error {
+	all, err := readAll("loads", m.GetLoads(), maxReplicas, loadOf)
+	if err != nil {
+		return err
+	}
+	var loads []Load
+	for _, l := range all {
+		if endpoint, ok := r.endpoints[l.Endpoint]; ok {
+			l.Endpoint = endpoint
+			loads = append(loads, l)
+		}
+	}
+	if len(loads) > 0 {
+		r.loads = loads
+		r.fleet.Load(r.n.name, loads)
+	}
+	return nil
+}
+
+// meet takes over who else watches the node.
+func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
+	all, err := readAll("peers", m.GetInstances(), maxPeers, func(i string) (string, error) { return i, short("instance", i, maxInstance) })
+	if err != nil {
+		return err
+	}
+	r.part(all, now)
+	r.origins.set(r.n, all)
+	var since time.Time
+	for _, i := range all {
+		at, back := r.parted[i]
+		if back && (since.IsZero() || at.Before(since)) {
+			since = at
+		}
+		delete(r.parted, i)
+	}
+	if !since.IsZero() {
+		r.n.out.again(since.Add(-partSlack))
+	}
+	return nil
+}
+
+// partSlack is how long a router may have heard nothing any more when its end is seen: a node's queue for it, and a silence that is long enough.
+const partSlack = 5 * time.Second
+
+// part notes which of the node's peers are not among these any more. Few come back: another life of a router is another instance.
+func (r *inbox) part(stay []string, at time.Time) {
+	for _, i := range r.origins.of(r.n) {
+		if !slices.Contains(stay, i) {
+			r.partOf(i, at)
+		}
+	}
+}
+
+func (r *inbox) partOf(instance string, at time.Time) {
+	if _, known := r.parted[instance]; !known && len(r.parted) >= maxPeers {
+		oldest := ""
+		for i, t := range r.parted {
+			if oldest == "" || t.Before(r.parted[oldest]) {
+				oldest = i
+			}
+		}
+		delete(r.parted, oldest)
+	}
+	r.parted[instance] = at
+}
+
+// charges passes on what another router has sent to endpoints of this node. A node cannot tell of others' endpoints, and not twice of one charge.
+func (r *inbox) charges(m *feedpb.Charges, now time.Time) error {
+	origin := m.GetInstance()
+	made, err := readAll("charges", m.GetMade(), maxCharges, chargeOf)
+	released, err2 := readAll("releases", m.GetReleased(), maxCharges, releaseOf)
+	if err := cmp.Or(err, err2); err != nil {
+		return err
+	}
+	switch {
+	case origin == "" || len(origin) > maxInstance:
+		return malformed("charges of no router, or of one with a name of %d bytes", len(origin))
+	case origin == r.own:
+		return nil
+	case m.GetGone():
+		defer r.origins.drop(r.n, origin)
+		if slices.Contains(r.origins.of(r.n), origin) {
+			r.partOf(origin, now)
+		}
+	case !r.origins.add(r.n, origin):
+		r.metrics.charge(chargeDropped, len(made))
+		return nil
+	}
+	for _, c := range made {
+		endpoint, ok := r.endpoints[c.Endpoint]
+		if !ok || !r.origins.charged(r.n, chargeName{origin, c.Pool, c.Number}) {
+			r.metrics.charge(chargeDropped, 1)
+			continue
+		}
+		c.Endpoint = endpoint
+		r.metrics.charge(chargeReceived, 1)
+		r.fleet.Charge(origin, c)
+	}
+	for _, c := range released {
+		if r.origins.mayRelease(r.n, chargeName{origin, c.Pool, c.Number}) {
+			r.metrics.charge(chargeReceived, 1)
+			r.fleet.Release(origin, c.Pool, c.Number)
+		}
+	}
+	return nil
+}
+
+// record passes on a record of one of this router's decisions.
+func (r *inbox) record(m *feedpb.Record) error {
+	rec, err := recordOf(m)
+	if err != nil {
+		return malformed("%v", err)
+	}
+	if rec.Instance != r.own {
+		r.metrics.record(recordForeign)
+		return nil
+	}
+	r.metrics.record(recordReceived)
+	r.fleet.Record(rec)
+	return nil
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvsteer/kvsteer/extproc"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
@@ -26,6 +27,10 @@ type handed struct {
 	Probe     time.Duration
 	Tokenizer tokenize.Options
 	Write     bool
+	Names     []discover.Name
+	Refresh   time.Duration
+	Nodes     []nodeAddress
+	Announced bool
 }
 
 func hand(t *testing.T, cfg *config.Config) handed {
@@ -36,6 +41,7 @@ func hand(t *testing.T, cfg *config.Config) handed {
 	}
 	return handed{
 		poolConfigs(cfg, keys), settings(cfg, nil, keys), limits(cfg), followedBy(cfg), cfg.Probe.Interval.Std(), new(tokenizers).options(cfg), cfg.Admin.Write,
+		namesOf(cfg), cfg.DNSRefresh.Std(), nodesOf(cfg, nil), cfg.Announces(&cfg.Pools[0]),
 	}
 }
 
@@ -73,7 +79,8 @@ func TestEveryKeyIsClassified(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := `pools: [{name: chat, models: [tiny], api_key_file: ` + filepath.Join(dir, "one") + `, tiers: {media: [{name: cpu, tier: host}]}, adapter_ids: [{id: 1, name: sql}], endpoints: [{address: "10.0.0.1:8000", events: {dial: "tcp://10.0.0.1:5557"}}]}]`
+	text := `nodes: [{address: "127.0.0.1:9010", allow: ["10.0.0.1"]}]
+pools: [{name: chat, models: [tiny], api_key_file: ` + filepath.Join(dir, "one") + `, tiers: {media: [{name: cpu, tier: host}]}, adapter_ids: [{id: 1, name: sql}], endpoints: [{address: "10.0.0.1:8000", events: {dial: "tcp://10.0.0.1:5557"}}]}]`
 	parse := func() *config.Config {
 		cfg, err := config.Parse("kvsteer.yaml", []byte(text))
 		if err != nil {
@@ -98,6 +105,12 @@ func TestEveryKeyIsClassified(t *testing.T) {
 			v.SetString(filepath.Join(dir, "two"))
 		case l.key == "envoy.layout":
 			v.SetString("override_host")
+		case l.key == "nodes.address":
+			v.SetString("127.0.0.2:9010")
+		case l.key == "nodes.allow":
+			v.Set(reflect.ValueOf([]string{"10.0.0.0/8"}))
+		case l.key == "pools.announced":
+			v.SetString("true")
 		case v.Kind() == reflect.String:
 			v.SetString(v.String() + "x")
 		case v.Kind() == reflect.Bool:

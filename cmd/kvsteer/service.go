@@ -21,7 +21,9 @@ import (
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/eventsources"
+	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
@@ -44,6 +46,7 @@ type service struct {
 	log       *slog.Logger
 	pools     *pool.Set
 	router    *router.Router
+	keeper    *keeper
 	followers *followers
 	readiness *readiness
 	extproc   *extproc.Server
@@ -90,6 +93,11 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, Render: settings.Render, APIKeys: settings.APIKeys, Tiers: settings.Tiers, Budget: settings.Budget, Limits: settings.Limits,
 		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
+	if err != nil {
+		return nil, err
+	}
+	s.keeper, err = newKeeper(cfg, poolConfigs(cfg, keys), settings, s.router, fleet.Options{Capacity: capacity, Metrics: fleet.NewMetrics(reg)},
+		discover.Options{Log: log.With("component", "discover"), Metrics: discover.NewMetrics(reg)}, log.With("component", "fleet"))
 	if err != nil {
 		return nil, err
 	}
@@ -142,15 +150,24 @@ func registerProcess(reg *prometheus.Registry) error {
 		reg.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})))
 }
 
-// spareEndpoints is how many endpoints there may be beside those of the start where the configuration does not say. Each rank counts as one.
-const spareEndpoints = 64
+// How many endpoints there may be beside those of the start where the configuration does not say. Each rank counts as one.
+const (
+	spareEndpoints   = 64
+	dynamicEndpoints = 512 // where some come from DNS or nodes
+)
 
 // capacity is how many endpoints the index is made for, each of their ranks counted.
 func capacity(cfg *config.Config) int {
 	if cfg.Index.MaxEndpoints > 0 {
 		return cfg.Index.MaxEndpoints
 	}
-	return cfg.Ranks() + spareEndpoints
+	spare := spareEndpoints
+	for i := range cfg.Pools {
+		if cfg.Dynamic(&cfg.Pools[i]) {
+			spare = dynamicEndpoints
+		}
+	}
+	return cfg.Ranks() + spare
 }
 
 // slots is how many sources the index must tell apart: a reset takes a fresh slot before the old one is given back. A set of
@@ -298,6 +315,7 @@ func (s *service) run(ctx context.Context) error {
 	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
 	s.tls.run(part)
 	part("pools", s.pools.Run)
+	part("fleet", s.keeper.run)
 	part("subscriber", s.followers.run)
 	part("readiness", s.readiness.run)
 	part("config", func(ctx context.Context) error { return s.reloads.run(ctx, hangups) })

@@ -28,8 +28,13 @@ type Config struct {
 	Engines    Engines   `yaml:"engines"`
 	Headers    string    `yaml:"headers" default:"kvsteer" doc:"How decisions are told: kvsteer: headers of kvsteer's own. gaie: the endpoint-picker protocol of the Gateway API inference extension, for its gateways."`
 	GAIE       GAIE      `yaml:"gaie"`
-	Pools      []Pool    `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
-	Envoy      Envoy     `yaml:"envoy"`
+
+	Nodes      []NodeSource `yaml:"nodes" doc:"The nodes (kvsteer node) that tell of their engines and of what is in their caches."`
+	Feed       Feed         `yaml:"feed"`
+	DNSRefresh Duration     `yaml:"dns_refresh" default:"1s" doc:"Time between two questions for a DNS name of nodes or of a pool. An endpoint that DNS does not give any more gets nothing new after that time. Range: 100ms to 1h."`
+
+	Pools []Pool `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
+	Envoy Envoy  `yaml:"envoy"`
 }
 
 // GAIE is how the endpoint-picker protocol is spoken, with headers: gaie.
@@ -40,7 +45,7 @@ type GAIE struct {
 	Served      bool   `yaml:"served" default:"false" doc:"Keeps each stream open until the response headers, in which the gateway tells who serves the request; for gateways that send response headers to the router and no access log. A gateway that sends whole responses through the router tells it anyway."`
 }
 
-// Endpoints is the number of endpoints of all pools.
+// Endpoints is the number of endpoints of all pools that stand in the configuration.
 func (c *Config) Endpoints() int {
 	n := 0
 	for _, p := range c.Pools {
@@ -110,7 +115,7 @@ type Tokenize struct {
 // Index bounds the block index.
 type Index struct {
 	MaxBlocks    int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched. Range: 1000 to 1000000000."`
-	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, each data-parallel rank counted, also after the configuration has changed under a running router; 0 = 64 more than at the start. Range: 0 to 10000."`
+	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, each data-parallel rank counted, also after the configuration has changed under a running router; 0 = 64 more than at the start, and 512 more where some come from DNS or nodes. Range: 0 to 10000."`
 }
 
 // Probe is the health check of endpoints.
@@ -137,7 +142,10 @@ type Pool struct {
 	Tiers           Tiers       `yaml:"tiers"`
 	AdapterIDs      []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
 	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED of the pool's engines, the same for all, as a text; empty = they are started without. With it the blocks that engines hold can be recognised again after a loss of events also where vLLM hashes with xxhash or xxhash_cbor, and before vLLM 0.29. At most 256 bytes."`
-	Endpoints       []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one."`
+	Announced       string      `yaml:"announced" default:"auto" doc:"true: what nodes announce for this pool are endpoints of it. false: nodes only tell what is in the caches of its endpoints. auto: true where there are nodes and the pool has neither endpoints, dns nor srv."`
+	DNS             string      `yaml:"dns" doc:"An endpoint at each address that DNS gives for a name: name:port. Asked again every dns_refresh."`
+	SRV             string      `yaml:"srv" doc:"An endpoint at each address and port that DNS gives for a name's SRV records, such as _http._tcp.engines.example.org."`
+	Endpoints       []Endpoint  `yaml:"endpoints" doc:"The engine replicas. At least one, unless they come from dns, srv or nodes."`
 }
 
 // Approximate is how prompts are matched by their text against the router's own past decisions, where exact matching is not possible.

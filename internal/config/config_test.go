@@ -36,7 +36,7 @@ func TestParseFillsDefaults(t *testing.T) {
 	want.Budget = Duration(300 * time.Millisecond)
 	want.Limits.Body = 16 << 20
 	want.Pools = []Pool{{
-		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, AdaptersRefresh: Duration(30 * time.Second), PrefillRate: 8000, Mode: "on", Percent: 100, Fallback: Fallback{To: "endpoints"},
+		Name: "chat", Models: []string{"llama"}, Adapters: []string{"legal"}, AdaptersRefresh: Duration(30 * time.Second), PrefillRate: 8000, Mode: "on", Percent: 100, Announced: "auto", Fallback: Fallback{To: "endpoints"},
 		Approximate: Approximate{CacheTokens: 400_000, Lifetime: Duration(time.Hour)},
 		Tiers:       Tiers{HostWeight: 0.8, DiskWeight: 0.5},
 		Endpoints: []Endpoint{

@@ -18,8 +18,8 @@ type Kind string
 
 // The kinds.
 const (
-	Added   Kind = "added"   // a pool or an endpoint
-	Removed Kind = "removed" // a pool or an endpoint
+	Added   Kind = "added" // a pool, an endpoint or another element of a list
+	Removed Kind = "removed"
 	Changed Kind = "changed" // another value
 )
 
@@ -59,7 +59,7 @@ func diff(changes []Change, at place, a, b reflect.Value) []Change {
 	return changes
 }
 
-// diffList compares lists whose elements are told apart by their first key: name, address or id.
+// diffList compares lists whose elements are told apart by their first key, name, address or id, or by a name that they make up.
 func diffList(changes []Change, list place, a, b reflect.Value) []Change {
 	at := map[string]int{}
 	for i := range b.Len() {
@@ -84,8 +84,13 @@ func diffList(changes []Change, list place, a, b reflect.Value) []Change {
 	return changes
 }
 
-// first is the text of an element's first key.
-func first(element reflect.Value) string { return fmt.Sprint(element.Field(0).Interface()) }
+// first is the text that tells an element from others.
+func first(element reflect.Value) string {
+	if n, ok := element.Interface().(interface{ name() string }); ok {
+		return n.name()
+	}
+	return fmt.Sprint(element.Field(0).Interface())
+}
 
 func has(m map[string]int, key string) bool {
 	_, ok := m[key]

@@ -19,7 +19,7 @@ func ranked(address string, rank int) string {
 	return "tcp://" + netip.AddrPortFrom(addr.Addr(), addr.Port()+uint16(rank)).String()
 }
 
-// Ranks is the number of data-parallel ranks of all endpoints of all pools, at least one for each.
+// Ranks is the number of data-parallel ranks of all endpoints of all pools that stand in the configuration, at least one for each.
 func (c *Config) Ranks() int {
 	n := 0
 	for _, p := range c.Pools {

@@ -70,6 +70,7 @@ func (d *decoder) validate(c *Config) {
 	d.duration("probe.interval", c.Probe.Interval, 10*time.Millisecond, time.Hour)
 	d.envoy(c)
 	d.pools(c)
+	d.fleet(c)
 	if n := c.Ranks(); c.Index.MaxEndpoints > 0 && n > c.Index.MaxEndpoints {
 		d.at("index.max_endpoints", "%d is below the %d endpoints of all pools, each of their ranks counted", c.Index.MaxEndpoints, n)
 	}
@@ -244,6 +245,7 @@ func (d *decoder) pools(c *Config) {
 	u := uniques{d: d, names: map[string]string{}, models: map[string]string{}, addresses: map[string]string{}, events: map[string]string{}}
 	for i := range c.Pools {
 		d.pool(fmt.Sprintf("pools[%d]", i), &c.Pools[i], &u)
+		d.origins(fmt.Sprintf("pools[%d]", i), &c.Pools[i], c)
 	}
 	d.saltAndMatch(c)
 }
@@ -305,9 +307,6 @@ func (d *decoder) pool(path string, p *Pool, u *uniques) {
 	if (p.Match.Header.Name == "") != (p.Match.Header.Value == "") {
 		d.at(path+".match.header", "name and value are both needed")
 	}
-	if len(p.Endpoints) == 0 {
-		d.at(path+".endpoints", "at least one endpoint is needed")
-	}
 	for j := range p.Endpoints {
 		d.endpoint(at(path, j), &p.Endpoints[j], u)
 	}
@@ -356,12 +355,10 @@ func (d *decoder) saltHeader(path, name string) {
 
 // endpoint also gives the address its one canonical spelling, since endpoints are told apart by it everywhere.
 func (d *decoder) endpoint(path string, e *Endpoint, u *uniques) {
-	addr, err := netip.ParseAddrPort(e.Address)
-	ip := addr.Addr().Unmap()
-	if err != nil || addr.Port() == 0 || ip.IsUnspecified() || ip.IsMulticast() || ip.Zone() != "" {
-		d.at(path+".address", "%q is not ip:port with an address of one host (Envoy follows it, so a name is not possible)", e.Address)
+	if addr, err := hostPort(e.Address); err != nil {
+		d.at(path+".address", "%q is not ip:port with an address of one host (Envoy follows it, so a name is not possible: for names there is dns)", e.Address)
 	} else {
-		e.Address = netip.AddrPortFrom(ip, addr.Port()).String()
+		e.Address = addr.String()
 		u.claim(u.addresses, path+".address", e.Address)
 	}
 	switch {

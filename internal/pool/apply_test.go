@@ -35,7 +35,7 @@ func newSet(t *testing.T, o Options) *Set {
 }
 
 // find returns an endpoint of a set; nil when it has none.
-func find(s *Set, pool, addr string) *Endpoint { return s.view.Load().endpoint(pool, addr) }
+func find(s *Set, pool, addr string) *Endpoint { return s.view.Load().endpoints()[place{pool, addr}] }
 
 func TestApplyKeepsEndpoints(t *testing.T) {
 	s := newSet(t, Options{Pools: []Config{with(one, two)}})
@@ -109,6 +109,51 @@ func TestDrain(t *testing.T) {
 		}
 		if a, b := find(s, "chat", one).Draining(), find(s, "chat", two).Draining(); a != st.one || b != st.two {
 			t.Errorf("%s: draining %v and %v, want %v and %v", st.name, a, b, st.one, st.two)
+		}
+	}
+}
+
+// A leaving endpoint gets nothing, whatever a call says, and what a call said counts again when it is not leaving any more.
+func TestLeaving(t *testing.T) {
+	leaving := func(draining bool, addr ...string) []Config {
+		c := with(one, two)
+		c.Leaving = addr
+		if draining {
+			c.Draining = []string{one}
+		}
+		return []Config{c}
+	}
+	s := newSet(t, Options{Pools: leaving(false, one)})
+	e := find(s, "chat", one)
+	drain := func(on bool) func() error { return func() error { e.Drain(on); return nil } }
+	apply := func(draining bool, addr ...string) func() error {
+		return func() error { return s.Apply(leaving(draining, addr...)) }
+	}
+	steps := []struct {
+		name              string
+		do                func() error
+		draining, leaving bool
+		life              uint64
+	}{
+		{"leaving at first", func() error { return nil }, true, true, 1},
+		{"a call does not end it", drain(false), true, true, 1},
+		{"not leaving", apply(false), false, false, 1},
+		{"leaving again", apply(false, one), true, true, 2},
+		{"the same again", apply(false, one), true, true, 2},
+		{"drained too", drain(true), true, true, 2},
+		{"drained only", apply(false), true, false, 2},
+		{"leaving too", apply(false, one), true, true, 2},
+		{"not drained", drain(false), true, true, 2},
+		{"neither", apply(false), false, false, 2},
+		{"both by configuration", apply(true, one), true, true, 3},
+		{"drained by configuration", apply(true), true, false, 3},
+	}
+	for _, st := range steps {
+		if err := st.do(); err != nil {
+			t.Fatalf("%s: %v", st.name, err)
+		}
+		if e.Draining() != st.draining || e.Leaving() != st.leaving || e.Life() != st.life {
+			t.Errorf("%s: draining %v, leaving %v, life %d; want %v, %v, %d", st.name, e.Draining(), e.Leaving(), e.Life(), st.draining, st.leaving, st.life)
 		}
 	}
 }

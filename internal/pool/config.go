@@ -20,14 +20,15 @@ type Config struct {
 	Mode        string   // what becomes of decisions: "on" (also ""), "observe" or "off"
 	Unsteered   int      // in mode on, the percentage of requests that is left to Envoy: 0 to 100
 	Match       Match    // what Envoy knows about a request of this pool without its body
-	Endpoints   []string // ip:port, unique among all pools
+	Endpoints   []string // ip:port, unique among all pools; none where they are still to be found
 
 	Ranks   map[string]int // data-parallel ranks of those of Endpoints that have more than one
 	PinRank bool           // decisions choose a rank of an endpoint; all endpoints have the same number then, and more than one
 
 	CacheTokens   int           // KV cache of one rank of an endpoint in tokens, for matching by text; 0 switches that off
 	CacheLifetime time.Duration // how long a prompt plausibly stays in it unused
-	Draining      []string      // those of Endpoints that get no more requests
+	Draining      []string      // those of Endpoints that get no more requests, until a call says otherwise
+	Leaving       []string      // those of Endpoints that get no more requests, whatever a call says
 
 	AdaptersRefresh time.Duration // time between two questions to an endpoint for its models; 0: nothing is asked
 	APIKey          string        // sent with them as Bearer; "" for none
@@ -127,9 +128,6 @@ func validate(pools []Config) error {
 			bad("%s.match: the same as that of pool %q", key, other)
 		}
 		matches[c.Match] = c.Name
-		if len(c.Endpoints) == 0 {
-			bad("%s.endpoints: none given, at least one is needed", key)
-		}
 		for _, text := range c.Endpoints {
 			addr, err := parseAddress(text)
 			if err != nil {
@@ -142,7 +140,7 @@ func validate(pools []Config) error {
 			addresses[addr] = c.Name
 		}
 		c.validateRanks(key, bad)
-		for _, text := range c.Draining {
+		for _, text := range slices.Concat(c.Draining, c.Leaving) {
 			if addr, err := parseAddress(text); err != nil || addresses[addr] != c.Name {
 				bad("%s.endpoints: %q is to drain, and is no endpoint of the pool", key, text)
 			}

@@ -35,7 +35,6 @@ func TestNewValidates(t *testing.T) {
 		{"empty adapter", with(func(c *Config) { c.Adapters = []string{""} }), []string{"empty name"}},
 		{"adapter named like a base", with(func(c *Config) { c.Adapters = []string{"llama"} }), []string{`"llama" already names a model of pool "chat"`}},
 		{"model in two pools", second(func(c *Config) { c.Models = []string{"sql"} }), []string{`pools[1].models: "sql" already names`}},
-		{"no endpoints", with(func(c *Config) { c.Endpoints = nil }), []string{"endpoints: none given"}},
 		{"host name", with(func(c *Config) { c.Endpoints = []string{"engine:8000"} }), []string{`"engine:8000" is not ip:port`}},
 		{"port 0", with(func(c *Config) { c.Endpoints = []string{"10.0.0.1:0"} }), []string{"port 0"}},
 		{"unspecified address", with(func(c *Config) { c.Endpoints = []string{"0.0.0.0:8000"} }), []string{"not the address of one endpoint"}},
@@ -46,6 +45,8 @@ func TestNewValidates(t *testing.T) {
 		{"mode", with(func(c *Config) { c.Mode = "ON" }), []string{`mode: "ON" is none of`}},
 		{"share above all", with(func(c *Config) { c.Unsteered = 101 }), []string{"percent: 101"}},
 		{"draining endpoint of another pool", second(func(c *Config) { c.Draining = []string{"10.0.0.1:8000"} }), []string{"is no endpoint of the pool"}},
+		{"leaving endpoint of another pool", second(func(c *Config) { c.Leaving = []string{"10.0.0.1:8000"} }), []string{"is no endpoint of the pool"}},
+		{"no endpoints yet", with(func(c *Config) { c.Endpoints = nil }), nil},
 		{"draining endpoint in another spelling", with(func(c *Config) { c.Draining = []string{"[::ffff:10.0.0.1]:8000"} }), nil},
 		{"ranks", with(func(c *Config) { c.Ranks, c.PinRank = map[string]int{"10.0.0.1:8000": 64}, true }), nil},
 		{"too many ranks", with(func(c *Config) { c.Ranks = map[string]int{"10.0.0.1:8000": 65} }), []string{`"10.0.0.1:8000" has 65 ranks, want 1 to 64`}},
@@ -56,7 +57,7 @@ func TestNewValidates(t *testing.T) {
 			c.Endpoints = append(c.Endpoints, "10.0.0.2:8000")
 			c.Ranks, c.PinRank = map[string]int{"10.0.0.1:8000": 2, "10.0.0.2:8000": 3}, true
 		}), []string{`pools[0].pin_rank: endpoint "10.0.0.2:8000" has 3 ranks`}},
-		{"everything at once", []Config{{MaxModelLen: -1}}, []string{"name: empty", "models: none", "endpoints: none", "max_model_len"}},
+		{"everything at once", []Config{{MaxModelLen: -1}}, []string{"name: empty", "models: none", "max_model_len"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -44,7 +44,7 @@
 //
 // [Set.Apply] replaces all pools while everything goes on. An endpoint whose address and pool's name stay is the same *Endpoint with its
 // health; the others end and begin. An endpoint drains as its configuration says until [Endpoint.Drain] says otherwise; what
-// was said there lasts until the configuration changes for this endpoint.
+// was said there lasts until the configuration changes for this endpoint. One in Config.Leaving drains whatever is said.
 //
 // # Concurrency
 //

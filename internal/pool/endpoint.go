@@ -27,9 +27,11 @@ type Endpoint struct {
 
 	configured bool // whether the configuration says that it drains; guarded by the Set's mu
 
-	mu    sync.Mutex
-	state health
-	m     *Metrics // nil while the endpoint is not probed: it has no series then
+	mu      sync.Mutex
+	state   health
+	asked   bool     // it is to drain, by the configuration or a call
+	leaving bool     // it is to drain, whatever a call says
+	m       *Metrics // nil while the endpoint is not probed: it has no series then
 }
 
 func newEndpoint(pool, addr string) *Endpoint {
@@ -109,10 +111,24 @@ func (e *Endpoint) Suspect() bool { return e.suspect.Load() }
 // Draining says that the endpoint is to get no more requests.
 func (e *Endpoint) Draining() bool { return e.draining.Load() }
 
-// Drain lets the endpoint get no more requests, or lets it get them again.
-func (e *Endpoint) Drain(on bool) {
+// Leaving says that the endpoint is to get no more requests, whatever a call says: see Config.Leaving.
+func (e *Endpoint) Leaving() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.leaving
+}
+
+// Drain lets the endpoint get no more requests, or lets it get them again unless it is leaving.
+func (e *Endpoint) Drain(on bool) {
+	e.drain(func() { e.asked = on })
+}
+
+// drain changes why the endpoint drains.
+func (e *Endpoint) drain(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change()
+	on := e.asked || e.leaving
 	if was := e.draining.Swap(on); on && !was {
 		e.life.Add(1)
 		e.askModels()
@@ -120,13 +136,15 @@ func (e *Endpoint) Drain(on bool) {
 	e.publish()
 }
 
-// configure takes over what the configuration says. It changes something only when the configuration has changed, so that what was asked for
-// meanwhile stays. The caller holds the Set's mu, or is alone.
-func (e *Endpoint) configure(drain bool) {
-	if drain != e.configured {
-		e.configured = drain
-		e.Drain(drain)
-	}
+// configure takes over what the configuration says. Where that is what it said before, what was asked for meanwhile stays. The caller holds the Set's
+// mu, or is alone.
+func (e *Endpoint) configure(drain, leaving bool) {
+	e.drain(func() {
+		if drain != e.configured {
+			e.configured, e.asked = drain, drain
+		}
+		e.leaving = leaving
+	})
 }
 
 // ReportConnectError tells that a connection to the endpoint could not be made: that counts as a failed check, and it is probed at once.

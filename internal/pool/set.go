@@ -128,18 +128,20 @@ func (s *Set) SetProbeInterval(d time.Duration) {
 // newView makes the view of a configuration, with the endpoints of the one before that stay, and without names.
 func newView(configs []Config, before *view) *view {
 	v := &view{}
+	known := before.endpoints()
 	open := 0
 	for _, c := range configs {
 		p := &Pool{config: c}
 		p.found.Store(&found{})
+		draining, leaving := addressSet(c.Draining), addressSet(c.Leaving)
 		for _, text := range c.Endpoints {
 			addr, _ := parseAddress(text) // checked by validate
-			e := before.endpoint(c.Name, addr)
+			e := known[place{c.Name, addr}]
 			if e == nil {
 				e = newEndpoint(c.Name, addr)
 			}
 			e.listen(asking{every: c.AdaptersRefresh, key: c.APIKey})
-			e.configure(slices.ContainsFunc(c.Draining, func(text string) bool { a, _ := parseAddress(text); return a == addr }))
+			e.configure(draining[addr], leaving[addr])
 			p.endpoints = append(p.endpoints, e)
 		}
 		if c.Match.zero() {
@@ -157,22 +159,31 @@ func newView(configs []Config, before *view) *view {
 	return v
 }
 
-// endpoint finds an endpoint by its pool and address; nil when there is none.
-func (v *view) endpoint(pool, addr string) *Endpoint {
+// place is where an endpoint stands.
+type place struct{ pool, addr string }
+
+// endpoints are all endpoints by their place.
+func (v *view) endpoints() map[place]*Endpoint {
+	all := map[place]*Endpoint{}
 	if v == nil {
-		return nil
+		return all
 	}
 	for _, p := range v.pools {
-		if p.config.Name != pool {
-			continue
-		}
 		for _, e := range p.endpoints {
-			if e.addr == addr {
-				return e
-			}
+			all[place{p.config.Name, e.addr}] = e
 		}
 	}
-	return nil
+	return all
+}
+
+// addressSet are addresses, which validate has checked.
+func addressSet(texts []string) map[string]bool {
+	set := make(map[string]bool, len(texts))
+	for _, text := range texts {
+		addr, _ := parseAddress(text)
+		set[addr] = true
+	}
+	return set
 }
 
 // Pools returns all pools in the order of the configuration. The slice must not be changed.

@@ -18,7 +18,9 @@ import (
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/approx"
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/doctor"
+	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
@@ -113,6 +115,8 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	pool.NewMetrics(&r)
+	discover.NewMetrics(&r)
+	fleet.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

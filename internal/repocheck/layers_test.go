@@ -32,6 +32,7 @@ var layers = map[string]int{
 	"internal/demo":         1,
 	"internal/tlsfiles":     1,
 	"internal/eventsources": 1,
+	"internal/discover":     1,
 	"internal/doctor":       2,
 
 	"internal/engineargs": 1,
@@ -39,7 +40,9 @@ var layers = map[string]int{
 	"examples/vllm-cpu":   5,
 
 	"internal/approx":   2,
+	"internal/fleet":    2,
 	"internal/tokenize": 2,
+	"internal/feed":     2,
 	"internal/router":   3,
 	"extproc":           4,
 	"internal/admin":    4,

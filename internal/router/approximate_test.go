@@ -412,7 +412,7 @@ func TestApproximateAllocates(t *testing.T) {
 	watch := w.r.m.start(w.r.now)
 	d := Decision{Rung: RungApproximate}
 	one := func() {
-		sc.gather(f, -1)
+		sc.gather(f, -1, 0)
 		if !w.r.keyText(sc, f, "", &parsed, &watch) {
 			t.Fatal("no text")
 		}

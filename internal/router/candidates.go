@@ -29,8 +29,12 @@ type scratch struct {
 	settings   *Settings // that the decision goes by
 	candidates []candidate
 	known      []kvindex.Slot // of candidates' ranks
+	swaps      uint64         // of the router, before known was read
+	asked      int            // rank that the request itself asks its engine for, −1 for none
+	salted     bool           // candidates whose events do not tell salted blocks from plain ones are not indexed
 	standings  []standing     // of candidates, by position
 	costs      []float64      // of candidates, by position
+	over       []uint64       // decisions that have expired meanwhile and that peers are to be told of
 
 	// One lookup: candidates of one block size, or those that may be asked for token ids.
 	keys  []uint64
@@ -42,21 +46,38 @@ type scratch struct {
 	text approx.Keyer
 }
 
-// gather takes the targets of the fleet that can get a request for candidates, and of these the ones for indexed whose blocks are known. asked is
-// the rank that the request itself asks its engine for, −1 for none: where decisions do not choose ranks it runs there.
-func (sc *scratch) gather(f *fleet, asked int) (indexed bool) {
+// gather takes the targets of the fleet that can get a request for candidates, those whose engines sleep only where all do, and of these the ones for indexed whose blocks are known. asked is
+// the rank that the request itself asks its engine for, −1 for none: where decisions do not choose ranks it runs there. swaps is the router's.
+func (sc *scratch) gather(f *fleet, asked int, swaps uint64) (indexed bool) {
 	sc.candidates, sc.standings, sc.known = sc.candidates[:0], sc.standings[:0], sc.known[:0]
+	sc.asked, sc.swaps, sc.salted = asked, swaps, false
+	asleep := false
 	for _, t := range f.all() {
-		if !t.available() {
-			continue
+		switch {
+		case !t.available():
+		case t.asleep():
+			asleep = true
+		default:
+			indexed = sc.add(t) || indexed
 		}
-		c := candidate{target: t, endpoint: t.endpoint, share: len(t.ranks), life: t.endpoint.Life()}
-		sc.index(&c, asked)
-		indexed = indexed || c.blockSize > 0
-		sc.candidates = append(sc.candidates, c)
-		sc.standings = append(sc.standings, standing{})
+	}
+	if asleep && len(sc.candidates) == 0 {
+		for _, t := range f.all() {
+			if t.available() {
+				indexed = sc.add(t) || indexed
+			}
+		}
 	}
 	return indexed
+}
+
+// add makes a target a candidate, and says whether its blocks are known.
+func (sc *scratch) add(t *target) (indexed bool) {
+	c := candidate{target: t, endpoint: t.endpoint, share: len(t.ranks), life: t.endpoint.Life()}
+	sc.index(&c)
+	sc.candidates = append(sc.candidates, c)
+	sc.standings = append(sc.standings, standing{})
+	return c.blockSize > 0
 }
 
 // restrict leaves only the candidates that a request may go to.
@@ -100,28 +121,39 @@ func (sc *scratch) ranked(first, second, most int) []string {
 	return addrs
 }
 
+// reindex reads the candidates' blocks anew, as copies have replaced some since. swaps is the router's.
+func (sc *scratch) reindex(swaps uint64) {
+	sc.known, sc.swaps = sc.known[:0], swaps
+	for i := range sc.candidates {
+		c := &sc.candidates[i]
+		c.blockSize, c.coldest, c.extraKeys = 0, subscriber.MediumNone, false
+		sc.index(c)
+		sc.standings[i] = standing{}
+	}
+	if sc.salted {
+		sc.dropPlain()
+	}
+}
+
 // index enters the ranks of a candidate whose blocks are known.
-func (sc *scratch) index(c *candidate, asked int) {
+func (sc *scratch) index(c *candidate) {
 	c.from = len(sc.known)
 	if c.target.of.mismatched() {
 		return
 	}
-	if asked >= 0 && !c.target.pinned {
+	if sc.asked >= 0 && !c.target.pinned {
 		c.share = 1
 	}
 	for _, k := range c.target.ranks {
-		if c.share < len(c.target.ranks) && k.number != asked {
+		if c.share < len(c.target.ranks) && k.number != sc.asked {
 			continue
 		}
 		s := k.source.Load()
 		if s == nil {
 			continue
 		}
-		state := s.state.Load()
-		if !s.readable(state) {
-			continue
-		}
-		if _, any := s.index.Blocks(state.slot); any == 0 {
+		state := s.matchable()
+		if state == nil {
 			continue
 		}
 		switch size := state.about.BlockSize; c.blockSize {
@@ -159,6 +191,7 @@ func (sc *scratch) second(first int, w weights, random func(int) int) int {
 
 // dropPlain leaves only those indexed whose events tell salted blocks from plain ones.
 func (sc *scratch) dropPlain() (indexed bool) {
+	sc.salted = true
 	for i := range sc.candidates {
 		if c := &sc.candidates[i]; !c.extraKeys {
 			c.blockSize = 0

@@ -7,7 +7,7 @@ import (
 
 // Completion is the end of one request, as a record of Envoy's access log tells it.
 //
-// A record is believed as far as it names an open decision of this router; any other one is counted and changes nothing. Who can reach the
+// A record is believed as far as it names an open decision of this router; one of another router's is passed to it, and any other one is counted and changes nothing. Who can reach the
 // listener and guess an id can forge one (ids are not secret: clients may be shown them). The worst that a forged record does is to release a
 // charge early, and to make an endpoint wait for a probe before it is a first choice again. It never makes an endpoint known, or one down.
 type Completion struct {
@@ -34,6 +34,7 @@ const (
 	RecordMoved     RecordOutcome = "moved"
 	RecordLate      RecordOutcome = "late"
 	RecordUnknown   RecordOutcome = "unknown"
+	RecordPassed    RecordOutcome = "passed"
 	RecordForeign   RecordOutcome = "foreign"
 	RecordUndecided RecordOutcome = "undecided"
 	RecordPartial   RecordOutcome = "partial"
@@ -52,13 +53,15 @@ func RecordOutcomes() []RecordOutcomeDoc {
 		{RecordMoved, "the request ran, or was last tried, elsewhere than it was sent; its charge is moved there and released"},
 		{RecordLate, "the decision is not open any more: an earlier record has ended it, or it has expired"},
 		{RecordUnknown, "this router has made no decision of that id"},
-		{RecordForeign, "the decision is another router's, or this one's from before a restart"},
+		{RecordPassed, "the decision is another router's, and the record was passed to it"},
+		{RecordForeign, "the decision is another router's, to which there is no way, or this one's from before a restart"},
 		{RecordUndecided, "no decision chose an endpoint for the request"},
 		{RecordPartial, "not the end of a request"},
 	}
 }
 
-// Complete takes the end of a request. It may be called from any goroutine, and waits for nothing.
+// Complete takes the end of a request, and passes that of another router's decision to it where there is a way. It may be called from any
+// goroutine, and waits for nothing.
 func (r *Router) Complete(c Completion) {
 	switch {
 	case c.Undelivered:
@@ -68,12 +71,15 @@ func (r *Router) Complete(c Completion) {
 		r.serving(c)
 		return
 	}
-	r.m.record(r.complete(c))
+	r.m.record(r.complete(c, false))
 }
 
-func (r *Router) complete(c Completion) RecordOutcome {
+// CompletePassed takes the end of a request that another router has passed to this one. It is never passed on.
+func (r *Router) CompletePassed(c Completion) { r.m.record(r.complete(c, true)) }
+
+func (r *Router) complete(c Completion, passed bool) RecordOutcome {
 	switch {
-	case c.Partial:
+	case c.Partial, c.Undelivered, c.Serving:
 		return RecordPartial
 	case c.ID == "":
 		return RecordUndecided
@@ -83,9 +89,14 @@ func (r *Router) complete(c Completion) RecordOutcome {
 	switch {
 	case !ok:
 		return RecordUnknown
+	case !own && passed:
+		return RecordForeign // whoever passed it knows no better, and it says nothing of this router's own records
 	case !own:
+		if r.pass(c) {
+			return RecordPassed
+		}
 		if f != nil {
-			f.foreign()
+			f.strayed()
 		}
 		return RecordForeign
 	case f == nil:
@@ -100,6 +111,12 @@ func (r *Router) complete(c Completion) RecordOutcome {
 		return RecordMoved
 	}
 	return RecordReleased
+}
+
+// pass hands a record to the router that its id names, and reports whether there is a way to it.
+func (r *Router) pass(c Completion) bool {
+	instance, _, _ := strings.Cut(c.ID, "-")
+	return r.peers != nil && len(instance) <= maxInstance && r.peers.Pass(instance, c)
 }
 
 // undeliver takes a decision back that Envoy does not know of.

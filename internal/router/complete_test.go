@@ -124,14 +124,14 @@ func TestCompleteOutcomes(t *testing.T) {
 			for d.Endpoint == address(7) {
 				d = w.decide(100)
 			}
-			before, _ := w.r.all()[0].openDecisions()
+			before, _, _ := w.r.all()[0].openDecisions()
 			c := answered(d, d.Endpoint)
 			tt.change(&c)
 			w.r.Complete(c)
 			if n := testutil.ToFloat64(w.r.m.records.WithLabelValues(string(tt.want))); n != 1 {
 				t.Errorf("%v records counted as %s", n, tt.want)
 			}
-			after, _ := w.r.all()[0].openDecisions()
+			after, _, _ := w.r.all()[0].openDecisions()
 			if open := after == before; open != tt.open {
 				t.Errorf("open = %v, want %v", open, tt.open)
 			}
@@ -271,12 +271,12 @@ func TestDecisionsWithoutRequestAreNotOpen(t *testing.T) {
 	w.fail("10.9.0.1:8000")
 	w.r.Decide(t.Context(), given("coder", run(1, 100)))
 	for i, f := range w.r.all() {
-		if open, _ := f.openDecisions(); open != 0 {
+		if open, _, _ := f.openDecisions(); open != 0 {
 			t.Errorf("pool %d: %d decisions are open", i, open)
 		}
 	}
 	d := w.r.Decide(t.Context(), Request{Meta: given("llama", nil).Meta, Host: "chat.test"})
-	if open, _ := w.r.all()[0].openDecisions(); d.Endpoint == "" || open != 1 {
+	if open, _, _ := w.r.all()[0].openDecisions(); d.Endpoint == "" || open != 1 {
 		t.Errorf("a request without a prompt: %d decisions are open, endpoint %q", open, d.Endpoint)
 	}
 }

@@ -89,7 +89,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	f, sc := w.r.all()[0], &scratch{settings: w.r.settings.Load()}
 	watch := w.r.m.start(w.r.now)
 	one := func() {
-		sc.gather(f, -1)
+		sc.gather(f, -1, 0)
 		w.r.match(sc, blockhash.Namespace{Pool: "chat"}, tokens, &watch)
 		f.place(sc, len(tokens), booking{number: 1, charge: true}, w.r.weights, epoch, w.r.random)
 		w.pass(time.Second)

@@ -20,15 +20,18 @@ type fleet struct {
 	maxLen   atomic.Int64 // model length last told by an engine, 0 when not known
 
 	texts *approx.Index // nil when prompts are not matched by their text
+	peers Peers         // nil: none
 	ratio ratio
 
 	configured steering // what the configuration says; guarded by the Router's mu
 
 	mu      sync.Mutex // held over the pricing of one request: each sees the charges of all before it
 	pace    pace
-	open    openings
+	open    openings[uint64] // by number
+	foreign foreign
 	tally   tally
-	expired uint64 // decisions whose record has not come in time
+	expired uint64   // decisions whose record has not come in time
+	over    []uint64 // of these, the ones that peers are to be told of
 }
 
 // target is what requests are sent to: one endpoint of a fleet, or one rank of an endpoint where decisions choose ranks.
@@ -44,8 +47,8 @@ type target struct {
 	account  account          // guarded by the fleet's mu
 }
 
-func newFleet(p *pool.Pool, rate float64, texts *approx.Index) *fleet {
-	f := &fleet{texts: texts}
+func newFleet(p *pool.Pool, rate float64, texts *approx.Index, peers Peers) *fleet {
+	f := &fleet{texts: texts, peers: peers}
 	f.targets.Store(new([]*target))
 	f.configured.percent = -1 // differs from every configuration
 	f.replace(p, rate)
@@ -96,6 +99,7 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	for _, t := range before {
 		gone = append(gone, t)
 	}
+	f.dropForeign(gone)
 	return gone
 }
 
@@ -206,30 +210,47 @@ func (f *fleet) loads(targets []*target, now time.Time) []load {
 
 // expireAll ends all decisions that are beyond their lifetime, letting others have the lock in between.
 func (f *fleet) expireAll(now time.Time) {
+	var over []uint64
 	for more := true; more; {
 		f.mu.Lock()
 		more = f.expire(now, expireStep)
+		over = f.takeOver(over[:0])
 		f.mu.Unlock()
+		f.tellReleases(over...)
 	}
 }
 
-// openDecisions counts the decisions that are open, and those that have expired.
-func (f *fleet) openDecisions() (open int, expired uint64) {
+// openDecisions counts the decisions that are open, those of other routers, and those that have expired.
+func (f *fleet) openDecisions() (open, foreign int, expired uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.open.len(), f.expired
+	return f.open.len(), f.foreign.charges.len(), f.expired
 }
 
 // place picks the first and the second choice among the candidates for a prompt of so many tokens, and charges the first with what it must
-// compute. It returns positions in sc.candidates; second is −1 when there is only one, and both are when the request is shed.
+// compute, of which peers are told. It returns positions in sc.candidates; second is −1 when there is only one, and both are when the request is shed.
 func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Time, random func(int) int) (first, second int) {
+	first, second = f.choose(sc, prompt, b, w, now, random)
+	if f.peers != nil && first >= 0 {
+		f.tellReleases(sc.over...)
+		if f.tells(b, prompt) {
+			s := &sc.standings[first]
+			f.tellCharge(sc.candidates[first].target, b.number, float64(prompt)-s.credit(), prompt, s.last)
+		}
+	}
+	return first, second
+}
+
+// choose is place without telling.
+func (f *fleet) choose(sc *scratch, prompt int, b booking, w weights, now time.Time, random func(int) int) (first, second int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	sc.over = sc.over[:0]
 	exact := f.tally.exact(now)
 	for i, c := range sc.candidates {
 		c.target.account.advance(now, &f.pace)
 		sc.standings[i].load = c.target.account.load(exact).mean(len(c.target.ranks))
-		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() // a tokenizer call may lie between
+		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() || c.target.asleep() // a tokenizer call may lie between
 	}
 	if b.shed > 0 && !slices.ContainsFunc(sc.standings, func(s standing) bool { return s.load.backlog <= b.shed }) {
 		return -1, -1
@@ -240,6 +261,7 @@ func (f *fleet) place(sc *scratch, prompt int, b booking, w weights, now time.Ti
 	if b.number != 0 {
 		s := sc.standings[first]
 		f.enter(sc.candidates[first].target, b, float64(prompt)-s.credit(), prompt, s.last, now)
+		sc.over = f.takeOver(sc.over)
 	}
 	return first, second
 }
@@ -255,6 +277,15 @@ func (t *target) count(m Mode) {
 
 // complete ends a decision by its record. ok is false when it is not open.
 func (f *fleet) complete(number uint64, c Completion, now time.Time) (o opening, e ending, ok bool) {
+	o, e, ok = f.end(number, c, now)
+	if o.told {
+		f.tellReleases(number)
+	}
+	return o, e, ok
+}
+
+// end is complete without telling.
+func (f *fleet) end(number uint64, c Completion, now time.Time) (o opening, e ending, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if o, ok = f.open.take(number); !ok {
@@ -278,37 +309,64 @@ func (f *fleet) complete(number uint64, c Completion, now time.Time) (o opening,
 // move enters an open decision at the endpoint that serves its request, where that is another one than was chosen, and returns the choice then;
 // nil otherwise. The decision of a request that is served by none of the fleet's endpoints is not open any more.
 func (f *fleet) move(number uint64, addr string, now time.Time) (choice *target) {
+	choice, moved := f.relocate(number, addr, now)
+	if choice == nil || !moved.told {
+		return choice
+	}
+	f.tellReleases(number)
+	if moved.target != nil {
+		f.tellCharge(moved.target, number, moved.uncached, moved.prompt, 0)
+		if !f.isOpen(number) { // its record came meanwhile, and its release may have been told before the charge
+			f.tellReleases(number)
+		}
+	}
+	return choice
+}
+
+// relocate is move without telling. moved is what the decision has become, without a target when it is not open any more.
+func (f *fleet) relocate(number uint64, addr string, now time.Time) (choice *target, moved opening) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o := f.open.get(number)
 	if o == nil || !o.steered || o.target.endpoint.Addr() == addr {
-		return nil
+		return nil, moved
 	}
 	choice = o.target
 	f.release(*o, now)
 	choice.account.forget(o.uncached, now.Sub(o.since))
 	t := f.instead(o.target, addr)
 	if t == nil {
-		f.open.take(number)
-		return choice
+		moved, _ = f.open.take(number)
+		moved.target = nil
+		return choice, moved
 	}
 	t.account.advance(now, &f.pace)
 	o.target, o.charge = t, t.account.charge(o.uncached, o.prompt, 0)
-	return choice
+	return choice, *o
+}
+
+func (f *fleet) isOpen(number uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open.get(number) != nil
 }
 
 // undeliver takes a decision back as if it had not been made.
 func (f *fleet) undeliver(number uint64, now time.Time) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if o, ok := f.open.take(number); ok {
+	o, ok := f.open.take(number)
+	if ok {
 		f.release(o, now)
 		o.target.account.forget(o.uncached, now.Sub(o.since))
 	}
+	f.mu.Unlock()
+	if o.told {
+		f.tellReleases(number)
+	}
 }
 
-// foreign takes note of a record that should have come to another router.
-func (f *fleet) foreign() {
+// strayed takes note of a record that should have come to another router and cannot be passed to it.
+func (f *fleet) strayed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tally.stray()

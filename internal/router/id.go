@@ -22,6 +22,9 @@ func newInstance() string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
 }
 
+// maxInstance bounds the names of other routers' instances, in bytes.
+const maxInstance = 64
+
 func (i *ids) next() (id string, number uint64) {
 	number = i.last.Add(1)
 	return i.instance + "-" + strconv.FormatUint(number, 36), number

@@ -19,6 +19,7 @@ func (r *Router) State() State {
 		for len(targets) > 0 {
 			n := seated(targets)
 			es := stateOf(targets[:n])
+			es.Engine = targets[0].of.engine(now)
 			var sum load
 			for i, l := range loads[:n] {
 				sum.add(l)
@@ -71,6 +72,7 @@ func stateOf(targets []*target) EndpointState {
 		if s := k.source.Load(); s != nil {
 			es.Events = true
 		}
+		es.Copying = es.Copying || rs.Copying
 		rs.Matchable = rs.Matchable && !of.mismatched()
 		es.Connected = es.Connected && rs.Connected
 		es.Matchable = es.Matchable || rs.Matchable
@@ -92,7 +94,7 @@ func (k *rank) state() RankState {
 	}
 	state := s.state.Load()
 	device, any := s.index.Blocks(state.slot)
-	rs.Connected, rs.BlockSize = state.about.Connected, state.about.BlockSize
+	rs.Connected, rs.Copying, rs.BlockSize = state.about.Connected, state.copying, state.about.BlockSize
 	rs.Problem = s.problemName(state)
 	rs.Matchable = any > 0 && s.readable(state)
 	rs.Blocks, rs.DeviceBlocks = int(any), int(device)
@@ -100,7 +102,7 @@ func (k *rank) state() RankState {
 }
 
 // Sources counts the endpoints with event sources: all, and those of which it is known whether there is anything to wait for, because the engine is
-// connected with all its ranks or the endpoint is down.
+// connected with all its ranks and no first copy of its blocks is under way, or the endpoint is down.
 func (r *Router) Sources() (settled, all int) {
 	for _, f := range r.all() {
 		for targets := f.all(); len(targets) > 0; targets = targets[seated(targets):] {
@@ -112,7 +114,7 @@ func (r *Router) Sources() (settled, all int) {
 					continue
 				}
 				sources++
-				if s.state.Load().about.Connected {
+				if s.settled() {
 					connected++
 				}
 			}

@@ -35,6 +35,8 @@ type account struct {
 	// held is a whole number, so that it returns to exactly what it was, and guessed is never above it.
 	held    int64   // whole prompts
 	guessed float64 // whole prompts, decaying by inFlightHalf
+
+	fading float64 // whole prompts of decisions of which nothing will be heard any more, decaying by inFlightHalf
 }
 
 // load is an account as scoring reads it, once it is the mean over ranks.
@@ -77,6 +79,7 @@ func (a *account) advance(now time.Time, p *pace) {
 	a.at = now
 	p.step(dt)
 	a.guessed = floor(a.guessed*p.flight, 1)
+	a.fading = floor(a.fading*p.flight, 1)
 	a.recent = floor(a.recent*p.recent, 1)
 	for left := dt; ; {
 		n := float64(a.queued.len())
@@ -197,8 +200,22 @@ func (a *account) end() float64 {
 // release takes back what charge entered for one request some time ago: what is left of it in the queue, and its share of what is held.
 func (a *account) release(number uint64, uncached float64, prompt int, age time.Duration) {
 	a.unqueue(number, uncached)
+	a.unhold(prompt, age)
+}
+
+// unhold takes back a request's share of what is held.
+func (a *account) unhold(prompt int, age time.Duration) {
 	a.held -= int64(prompt)
 	a.guessed = min(floor(a.guessed-left(float64(prompt), age, inFlightHalf), 1), float64(a.held))
+}
+
+// fade lets what charge entered for one request some time ago end by itself: its prompt fades, and the queue works off what is to be computed.
+func (a *account) fade(prompt int, age time.Duration, exact bool) {
+	a.unhold(prompt, age)
+	if exact {
+		age = 0 // so far it counted in full
+	}
+	a.fading += left(float64(prompt), age, inFlightHalf)
 }
 
 // unqueue takes what is left of one request's charge out of the queue, wherever it stands. Of a charge that requests share, it cannot be told
@@ -256,6 +273,7 @@ func (a *account) load(exact bool) load {
 	if exact {
 		running = float64(a.held)
 	}
+	running += a.fading
 	return load{backlog: max(a.end()-a.served, 0), queue: a.queue, memory: running + a.recent, running: running}
 }
 

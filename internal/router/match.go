@@ -10,9 +10,28 @@ import (
 // maxBlockSizes bounds the block sizes of one pool that a prompt is matched for: each costs a pass over the prompt.
 const maxBlockSizes = 4
 
+// maxRematches bounds how often a decision looks its prompt up again because a copy has replaced blocks meanwhile. Copies end seldom.
+const maxRematches = 4
+
 // match enters what each indexed candidate holds of the prompt into sc.standings, the mean over its ranks where the engine chooses among them. usable is the number of tokens that could have been reused:
 // an engine computes at least the last token of a prompt, so that it has something to sample from, and reuses whole blocks only.
+//
+// Blocks that a copy has replaced since the candidates were gathered are not found any more, so the copy is asked in their place.
 func (r *Router) match(sc *scratch, ns blockhash.Namespace, tokens []uint32, watch *stopwatch) (usable int) {
+	for range maxRematches {
+		if swaps := r.swaps.Load(); swaps != sc.swaps {
+			sc.reindex(swaps)
+		}
+		usable = max(usable, r.lookUp(sc, ns, tokens, watch))
+		if r.swaps.Load() == sc.swaps {
+			break
+		}
+	}
+	return usable
+}
+
+// lookUp does what match says with the blocks known to sc.
+func (r *Router) lookUp(sc *scratch, ns blockhash.Namespace, tokens []uint32, watch *stopwatch) (usable int) {
 	sc.sizes = sc.sizes[:0]
 	tiers := sc.settings.tiers(ns.Pool)
 	for i := range sc.candidates {

@@ -34,6 +34,7 @@ type Metrics struct {
 	matched   *prometheus.CounterVec // pool, mode, rung
 	prompt    *prometheus.CounterVec // pool, mode, rung
 	records   *prometheus.CounterVec // outcome
+	charges   *prometheus.CounterVec // outcome
 	seconds   [stages]prometheus.Observer
 	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
 }
@@ -56,11 +57,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"pool", "mode", "rung"}),
 		records: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "kvsteer_router_records_total",
-			Help: "Records of Envoy's access log by outcome; only those released and moved have changed anything.",
+			Help: "Records of Envoy's access log by outcome; only those released and moved have changed anything here.",
 		}, []string{"outcome"}),
 	}
 	for _, o := range RecordOutcomes() {
 		m.records.WithLabelValues(string(o.Outcome))
+	}
+	m.charges = f.NewCounterVec(prometheus.CounterOpts{
+		Name: "kvsteer_router_peer_charges_total",
+		Help: "Charges of other routers by outcome; those entered and moved count as load of their endpoints.",
+	}, []string{"outcome"})
+	for _, o := range ChargeOutcomes() {
+		m.charges.WithLabelValues(string(o.Outcome))
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",
@@ -83,6 +91,8 @@ func (m *Metrics) decided(d Decision) {
 		m.prompt.WithLabelValues(d.Pool, d.Mode.String(), string(d.Rung)).Add(float64(d.Prompt))
 	}
 }
+
+func (m *Metrics) charge(o ChargeOutcome) { m.charges.WithLabelValues(string(o)).Inc() }
 
 func (m *Metrics) record(o RecordOutcome) { m.records.WithLabelValues(string(o)).Inc() }
 
@@ -119,6 +129,7 @@ type endpointCollector struct {
 	percent   *prometheus.Desc
 	decisions *prometheus.Desc
 	open      *prometheus.Desc
+	peerOpen  *prometheus.Desc
 	expired   *prometheus.Desc
 	backlog   *prometheus.Desc
 	running   *prometheus.Desc
@@ -126,6 +137,8 @@ type endpointCollector struct {
 	blocks    *prometheus.Desc
 	matchable *prometheus.Desc
 	problem   *prometheus.Desc
+
+	engineRunning, engineWaiting, engineUsage, engineHits, engineQueries, engineSleeping, engineStale *prometheus.Desc
 }
 
 func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
@@ -138,17 +151,27 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 		decisions: desc("endpoint_decisions_total", "Decisions whose first choice is the endpoint. In mode observe Envoy was not told.", "endpoint", "mode"),
 		queue:     desc("prefill_queue", "Requests in prefill per data-parallel rank of the pool's endpoints that can get requests, averaged over 10 s, as the router reckons them."),
 		open:      desc("open_decisions", "Decisions whose request is not known to have ended."),
+		peerOpen:  desc("peer_open_charges", "Charges of other routers that count as load and whose request is not known to have ended."),
 		expired:   desc("expired_decisions_total", "Decisions whose record did not come within 10 min, or that were the oldest of too many."),
 		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
 		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed, of all its ranks together.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index, of all its ranks together.", "endpoint", "tier"),
 		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, or those of some of its ranks; 0 while they cannot be. Only endpoints with an event source.", "endpoint"),
 		problem:   desc("endpoint_problem", "1 for the problem that keeps the endpoint's blocks from being fully known.", "endpoint", "problem"),
+
+		engineRunning:  desc("engine_running_requests", "Requests that the engine says it runs, of all its ranks together. This and what else engines say is there where a node tells it, and not while it is stale.", "endpoint"),
+		engineWaiting:  desc("engine_waiting_requests", "Requests that the engine says wait, of all its ranks together.", "endpoint"),
+		engineUsage:    desc("engine_kv_usage_ratio", "Share of its KV cache that the engine says is used.", "endpoint"),
+		engineHits:     desc("engine_prefix_hit_tokens_total", "Prompt tokens that the engine says it has found in its prefix cache.", "endpoint"),
+		engineQueries:  desc("engine_prefix_query_tokens_total", "Prompt tokens that the engine says it has looked up in its prefix cache.", "endpoint"),
+		engineSleeping: desc("engine_sleeping", "1 while the engine says that it sleeps: it gets no requests unless all of the pool's do.", "endpoint"),
+		engineStale:    desc("engine_stale", "1 while a node could not read lately what the engine says of itself.", "endpoint"),
 	}
 }
 
 func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.open, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem} {
+	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.open, c.peerOpen, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem,
+		c.engineRunning, c.engineWaiting, c.engineUsage, c.engineHits, c.engineQueries, c.engineSleeping, c.engineStale} {
 		ch <- d
 	}
 }
@@ -179,7 +202,7 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			for i, t := range targets[:n] {
 				sum.add(loads[i])
 				steered, observed = steered+t.steered.Load(), observed+t.observed.Load()
-				if t.available() {
+				if t.available() && !t.asleep() {
 					available = append(available, standing{load: loads[i].mean(len(t.ranks))})
 				}
 			}
@@ -188,6 +211,9 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.backlog, sum.backlog, name, addr)
 			gauge(c.running, sum.running, name, addr)
 			es := stateOf(targets[:n])
+			if l := targets[0].of.reported.Load(); l != nil {
+				c.engine(&l.Load, func(d *prometheus.Desc, v float64) { gauge(d, v, name, addr) }, func(d *prometheus.Desc, v uint64) { counter(d, v, name, addr) })
+			}
 			targets, loads = targets[n:], loads[n:]
 			if es.Problem != "" {
 				gauge(c.problem, 1, name, addr, es.Problem)
@@ -204,8 +230,32 @@ func (c *endpointCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.matchable, matchable, name, addr)
 		}
 		gauge(c.queue, kappa(available), name)
-		open, expired := f.openDecisions()
+		open, foreign, expired := f.openDecisions()
 		gauge(c.open, float64(open), name)
+		gauge(c.peerOpen, float64(foreign), name)
 		counter(c.expired, expired, name)
+	}
+}
+
+// engine exports what an engine says of itself.
+func (c *endpointCollector) engine(l *Load, gauge func(*prometheus.Desc, float64), counter func(*prometheus.Desc, uint64)) {
+	flag := func(d *prometheus.Desc, on bool) {
+		v := 0.0
+		if on {
+			v = 1
+		}
+		gauge(d, v)
+	}
+	flag(c.engineStale, l.Stale)
+	if l.Stale {
+		return
+	}
+	flag(c.engineSleeping, l.Sleeping)
+	gauge(c.engineRunning, float64(l.Running))
+	gauge(c.engineWaiting, float64(l.Waiting))
+	gauge(c.engineUsage, l.KVUsage)
+	if l.PrefixQueries > 0 {
+		counter(c.engineHits, l.PrefixHits)
+		counter(c.engineQueries, l.PrefixQueries)
 	}
 }

@@ -12,9 +12,11 @@ const (
 
 // opening is a decision whose request is not known to have ended, and what it has entered in its endpoint's account.
 type opening struct {
-	number   uint64 // of the decision
+	number   uint64  // of the decision
+	origin   *origin // of the decision, where that is another router
 	target   *target
 	steered  bool // Envoy was told to send the request to target
+	told     bool // peers were told
 	since    time.Time
 	charge   uint64  // number of the charge in target's account
 	uncached float64 // tokens charged
@@ -23,19 +25,19 @@ type opening struct {
 	older, younger uint32 // neighbours by age, or the next free place
 }
 
-// openings are the open decisions of one pool, by number and by age. The zero value is ready for use.
-type openings struct {
+// openings are the open decisions of one pool, by key and by age. The zero value is ready for use.
+type openings[K comparable] struct {
 	places []opening // places[0] closes the ring of neighbours: its younger one is the oldest decision
 	free   uint32    // first free place, 0 for none
-	at     map[uint64]uint32
+	at     map[K]uint32
 }
 
-func (s *openings) len() int { return len(s.at) }
+func (s *openings[K]) len() int { return len(s.at) }
 
-// add enters a decision as the youngest one. There must be room below maxOpen.
-func (s *openings) add(o opening) {
+// add enters a decision as the youngest one, of which there must be none under the key. The caller sees to a bound.
+func (s *openings[K]) add(key K, o opening) {
 	if s.at == nil {
-		s.at, s.places = map[uint64]uint32{}, make([]opening, 1)
+		s.at, s.places = map[K]uint32{}, make([]opening, 1)
 	}
 	i := s.free
 	if i != 0 {
@@ -49,11 +51,11 @@ func (s *openings) add(o opening) {
 	s.places[i] = o
 	s.places[youngest].younger = i
 	s.places[0].older = i
-	s.at[o.number] = i
+	s.at[key] = i
 }
 
 // oldest is the decision that has been open for longest, nil when none is.
-func (s *openings) oldest() *opening {
+func (s *openings[K]) oldest() *opening {
 	if s.len() == 0 {
 		return nil
 	}
@@ -61,8 +63,8 @@ func (s *openings) oldest() *opening {
 }
 
 // get is an open decision, nil when it is not open. It is valid until the next one is added or taken.
-func (s *openings) get(number uint64) *opening {
-	i, ok := s.at[number]
+func (s *openings[K]) get(key K) *opening {
+	i, ok := s.at[key]
 	if !ok {
 		return nil
 	}
@@ -70,12 +72,12 @@ func (s *openings) get(number uint64) *opening {
 }
 
 // take removes a decision and returns it.
-func (s *openings) take(number uint64) (opening, bool) {
-	i, ok := s.at[number]
+func (s *openings[K]) take(key K) (opening, bool) {
+	i, ok := s.at[key]
 	if !ok {
 		return opening{}, false
 	}
-	delete(s.at, number)
+	delete(s.at, key)
 	o := s.places[i]
 	s.places[o.older].younger = o.younger
 	s.places[o.younger].older = o.older
@@ -90,8 +92,9 @@ const (
 	mostStrays   = 0.1         // share of strays up to which the open decisions are taken for the running requests
 )
 
-// tally tells whether open decisions are the requests that run. They are while records come, unless too many go astray: a record of another
-// router's decision shows that ours go elsewhere too, and an expired decision that its record was lost.
+// tally tells whether open decisions are the requests that run. They are while records come, from Envoy or passed on by another router, unless
+// too many go astray: a record of another router's decision to which there is no way shows that ours go elsewhere too, and an expired
+// decision that its record was lost.
 type tally struct {
 	last   time.Time // of the last record
 	strays float64   // share among the last endings
@@ -122,20 +125,23 @@ func (f *fleet) enter(t *target, b booking, uncached float64, prompt int, key ui
 	if f.open.len() >= maxOpen {
 		f.expireOldest(now)
 	}
+	told := f.tells(b, prompt)
 	if !b.charge {
 		uncached, prompt, key = 0, 0, 0
 	}
-	f.open.add(opening{
-		number: b.number, target: t, steered: b.steered, since: now,
+	f.open.add(b.number, opening{
+		number: b.number, target: t, steered: b.steered, told: told, since: now,
 		charge: t.account.charge(uncached, prompt, key), uncached: uncached, prompt: prompt,
 	})
 }
 
-// expire ends at most so many decisions that are beyond their lifetime, and reports whether some may be left. The caller holds mu.
+// expire ends at most so many decisions that are beyond their lifetime, and as many of other routers, and reports whether some may be left. The
+// caller holds mu, and tells peers of f.over.
 func (f *fleet) expire(now time.Time, most int) (more bool) {
+	more = f.expireForeign(now, most)
 	for range most {
 		if o := f.open.oldest(); o == nil || now.Sub(o.since) < openLifetime {
-			return false
+			return more
 		}
 		f.expireOldest(now)
 	}
@@ -147,6 +153,16 @@ func (f *fleet) expireOldest(now time.Time) {
 	f.release(o, now)
 	f.tally.stray()
 	f.expired++
+	if o.told {
+		f.over = append(f.over, o.number)
+	}
+}
+
+// takeOver appends the expired decisions that peers are to be told of. The caller holds mu.
+func (f *fleet) takeOver(dst []uint64) []uint64 {
+	dst = append(dst, f.over...)
+	f.over = f.over[:0]
+	return dst
 }
 
 // release takes back what a decision has entered. The caller holds mu.

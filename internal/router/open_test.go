@@ -10,12 +10,12 @@ import (
 // TestOpeningsAgainstSlice compares with a model that keeps all open decisions in a slice, the oldest first.
 func TestOpeningsAgainstSlice(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
-	var s openings
+	var s openings[uint64]
 	var model []uint64
 	for i := range 20_000 {
 		switch n := uint64(i + 1); rnd.IntN(5) {
 		case 0, 1:
-			s.add(opening{number: n, prompt: i})
+			s.add(n, opening{number: n, prompt: i})
 			model = append(model, n)
 		case 2:
 			if len(model) > 0 {
@@ -105,7 +105,7 @@ func TestOpenDecisionsAreBounded(t *testing.T) {
 	w := newWorld(t, Options{}, chat(2))
 	f := w.r.all()[0]
 	var sc scratch
-	sc.gather(f, -1)
+	sc.gather(f, -1, 0)
 	last := uint64(0)
 	decide := func() {
 		last++
@@ -114,7 +114,7 @@ func TestOpenDecisionsAreBounded(t *testing.T) {
 	for range maxOpen + 100 {
 		decide()
 	}
-	open, expired := f.openDecisions()
+	open, _, expired := f.openDecisions()
 	if open != maxOpen || expired != 100 {
 		t.Errorf("%d open, %d expired, want %d and 100", open, expired, maxOpen)
 	}
@@ -123,7 +123,7 @@ func TestOpenDecisionsAreBounded(t *testing.T) {
 	for range maxOpen / expireStep {
 		decide()
 	}
-	if open, expired = f.openDecisions(); open != maxOpen/expireStep {
+	if open, _, expired = f.openDecisions(); open != maxOpen/expireStep {
 		t.Errorf("%d open, %d expired after the lifetime of all but the last %d", open, expired, maxOpen/expireStep)
 	}
 	w.pass(openLifetime)
@@ -132,7 +132,7 @@ func TestOpenDecisionsAreBounded(t *testing.T) {
 			t.Errorf("endpoint %d after the lifetime of all: %+v", i, l)
 		}
 	}
-	if open, _ = f.openDecisions(); open != 0 {
+	if open, _, _ = f.openDecisions(); open != 0 {
 		t.Errorf("%d open after the lifetime of all", open)
 	}
 }

@@ -26,6 +26,8 @@ type rank struct {
 type ranks struct {
 	all     []*rank
 	offered atomic.Int32 // how many the engine says it has, 0 while it has not said
+
+	reported atomic.Pointer[report] // what the engine last said of itself; nil while it has said nothing
 }
 
 // resized are n ranks, of which those that are there stay; r may be nil.
@@ -37,6 +39,7 @@ func (r *ranks) resized(n int) *ranks {
 	if r != nil {
 		next.all = append(next.all, r.all[:min(n, len(r.all))]...)
 		next.offered.Store(r.offered.Load())
+		next.reported.Store(r.reported.Load())
 	}
 	for len(next.all) < n {
 		next.all = append(next.all, &rank{number: len(next.all)})

@@ -123,7 +123,7 @@ func TestMeanOverRanks(t *testing.T) {
 				req = asking(req, tt.asked)
 			}
 			best := 0
-			for range 8 { // a match below the near tie does not decide
+			for range 24 { // a match below the near tie does not decide
 				d := w.sendAlone(req)
 				best = max(best, d.Matched)
 				if d.Pinned {

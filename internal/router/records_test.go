@@ -260,7 +260,7 @@ func (h *history) check() {
 	loads := h.loads(h.clock())
 	h.expire()
 	f := h.r.all()[0]
-	open, expired := f.openDecisions()
+	open, _, expired := f.openDecisions()
 	if open != len(h.open) || float64(expired) != h.lost {
 		h.t.Fatalf("%d open and %d expired, model %d and %v", open, expired, len(h.open), h.lost)
 	}

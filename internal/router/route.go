@@ -50,7 +50,7 @@ func (r *Router) decide(ctx context.Context, req Request, sc *scratch, watch *st
 	}
 	d.Pool, d.Mode = f.name(), mode
 
-	indexed := sc.gather(f, f.asked(req))
+	indexed := sc.gather(f, f.asked(req), r.swaps.Load())
 	if len(sc.candidates) == 0 {
 		d.Reason = ReasonNoEndpoint
 		return d

@@ -48,6 +48,9 @@ type Options struct {
 	// NearTie is how many tokens apart two costs count as equal. Default 16; negative for none.
 	NearTie int
 
+	// Peers share charges and records with the other routers of the same endpoints. Default: none.
+	Peers Peers
+
 	Log     *slog.Logger     // default: none
 	Metrics *Metrics         // default: not exported
 	Now     func() time.Time // default time.Now
@@ -58,6 +61,7 @@ type Router struct {
 	pools       *pool.Set
 	index       *kvindex.Index
 	texts       *approx.Index // nil: none
+	peers       Peers         // nil: none
 	weights     weights
 	prefillRate float64
 	log         *slog.Logger
@@ -69,6 +73,7 @@ type Router struct {
 	scratch     sync.Pool // of *scratch
 	settings    atomic.Pointer[Settings]
 	fleets      atomic.Pointer[[]*fleet]
+	swaps       atomic.Uint64 // times that blocks of a source have been replaced as a whole
 
 	mu sync.Mutex // held by Apply
 }
@@ -109,6 +114,7 @@ func New(o Options) (*Router, error) {
 		pools: o.Pools,
 		index: o.Index,
 		texts: o.Texts,
+		peers: o.Peers,
 		weights: weights{
 			memory: orDefault(o.MemoryWeight, 0.01),
 			near:   orDefault(float64(o.NearTie), 16),
@@ -124,7 +130,7 @@ func New(o Options) (*Router, error) {
 	r.scratch.New = func() any { return new(scratch) }
 	var fleets []*fleet
 	for _, p := range o.Pools.Pools() {
-		fleets = append(fleets, newFleet(p, r.rate(p), r.texts))
+		fleets = append(fleets, newFleet(p, r.rate(p), r.texts, r.peers))
 	}
 	r.fleets.Store(&fleets)
 	o.Metrics.router.Store(r)

@@ -20,7 +20,7 @@ type standing struct {
 	last   uint64  // key of the prompt's last whole block that could be reused, in this endpoint's block size; 0 when it was not matched here
 	load   load
 
-	suspect bool // not to be the first choice: suspect, or gone down or draining since it was gathered
+	suspect bool // not to be the first choice: suspect, or gone down, draining or asleep since it was gathered
 }
 
 // credit is what the endpoint saves of the prompt's prefill.

@@ -64,7 +64,7 @@ func (r *Router) Apply(pools []pool.Config, s Settings) error {
 	for _, p := range r.pools.Pools() {
 		f := r.fleet(p.Name())
 		if f == nil {
-			f = newFleet(p, r.rate(p), r.texts)
+			f = newFleet(p, r.rate(p), r.texts, r.peers)
 		} else {
 			gone = append(gone, f.replace(p, r.rate(p))...)
 		}

@@ -22,27 +22,38 @@ const (
 )
 
 // Source writes the blocks of one rank of an endpoint into the index and keeps what is known of the engine for candidates. It is a [subscriber.Sink]:
-// Store, Remove, Reset and Describe are called from one goroutine. Candidates read its state at any time.
+// Store, Remove, Reset, Describe, Begin and End are called from one goroutine. Candidates read its state at any time.
 type Source struct {
 	fleet    *fleet
 	endpoint *pool.Endpoint
 	rank     *rank
 	index    *kvindex.Index
+	swaps    *atomic.Uint64 // of the router
 	now      func() time.Time
 	log      *slog.Logger
 	state    atomic.Pointer[sourceState] // written by the sink's goroutine
 
-	forgotten atomic.Pointer[kvindex.Slot] // the slot of which nothing is to be matched; nil for none
-	hearer    atomic.Pointer[Hearer]       // nil while nobody hears of prompts
+	forgotten atomic.Pointer[sourceState] // whose slots are not to be matched; nil for none
+	hearer    atomic.Pointer[Hearer]      // nil while nobody hears of prompts
 }
 
 var _ subscriber.Sink = (*Source)(nil)
 
 // sourceState is never changed once stored.
 type sourceState struct {
-	slot    kvindex.Slot // zero after a reset until the first block
+	slot    kvindex.Slot // that is matched; zero after a reset until the first block
+	copying bool         // a copy is under way
+	copy    kvindex.Slot // of it; zero until its first block
 	about   subscriber.Description
 	problem string // of the index; "" for none
+}
+
+// writing is the slot that blocks go to.
+func (s *sourceState) writing() *kvindex.Slot {
+	if s.copying {
+		return &s.copy
+	}
+	return &s.slot
 }
 
 // readable says whether the blocks of the state's slot may be matched.
@@ -50,15 +61,29 @@ func (s *Source) readable(state *sourceState) bool {
 	return state.about.Connected && state.about.BlockSize > 0 && state.problem == "" && state.slot != kvindex.Slot{} && !s.isForgotten(state)
 }
 
-// forget lets no block be matched that is known at this time. Each reset takes a fresh slot, and what comes under that one is matched.
-func (s *Source) forget() {
-	slot := s.state.Load().slot
-	s.forgotten.Store(&slot)
+// matchable is the source's state when it has blocks that may be matched, nil otherwise.
+func (s *Source) matchable() *sourceState {
+	for {
+		state := s.state.Load()
+		if !s.readable(state) {
+			return nil
+		}
+		if _, any := s.index.Blocks(state.slot); any > 0 {
+			return state
+		}
+		if s.state.Load() == state { // else a copy may have taken its place
+			return nil
+		}
+	}
 }
+
+// forget lets no block be matched that is known at this time, nor the rest of a copy under way. Each reset and each copy takes a fresh slot, and
+// what comes under that one is matched.
+func (s *Source) forget() { s.forgotten.Store(s.state.Load()) }
 
 func (s *Source) isForgotten(state *sourceState) bool {
 	f := s.forgotten.Load()
-	return f != nil && *f == state.slot && state.slot != kvindex.Slot{}
+	return f != nil && (f.slot == state.slot || f.copy == state.slot) && state.slot != kvindex.Slot{}
 }
 
 func (s *Source) problemName(state *sourceState) string {
@@ -90,7 +115,7 @@ func (r *Router) Source(pool, endpoint string, rank int) (*Source, error) {
 	}
 	k := t.of.all[rank]
 	s := &Source{
-		fleet: f, endpoint: t.endpoint, rank: k, index: r.index, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint, "rank", rank),
+		fleet: f, endpoint: t.endpoint, rank: k, index: r.index, swaps: &r.swaps, now: r.now, log: r.log.With("pool", pool, "endpoint", endpoint, "rank", rank),
 	}
 	s.state.Store(&sourceState{})
 	if !k.source.CompareAndSwap(nil, s) {
@@ -102,72 +127,121 @@ func (r *Router) Source(pool, endpoint string, rank int) (*Source, error) {
 // Connected says whether the rank's engine is connected. It may be called at any time.
 func (s *Source) Connected() bool { return s.state.Load().about.Connected }
 
+// settled says that the rank's engine is connected and what it holds is known, or will be as it announces it: no first copy is under way.
+func (s *Source) settled() bool {
+	state := s.state.Load()
+	return state.about.Connected && (!state.copying || state.slot != kvindex.Slot{})
+}
+
 // Life numbers the lives of the endpoint's engine, as [pool.Endpoint.Life] says. It may be called at any time.
 func (s *Source) Life() uint64 { return s.endpoint.Life() }
 
 // Close forgets the rank's blocks and ends its series. No other method may be called after it.
 func (s *Source) Close() {
 	s.rank.source.CompareAndSwap(s, nil)
-	s.release()
+	s.release(*s.state.Load())
 }
 
-// Store enters blocks, and lets the load ledger know of those that the engine has just computed. The first block after a reset takes a slot.
+// Store enters blocks, and lets the load ledger know of those that the engine has just computed: those of a copy tell nothing of when. The first
+// block after a reset, and of a copy, takes a slot.
 func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
-	if tier == subscriber.Device {
+	state := *s.state.Load()
+	if tier == subscriber.Device && !state.copying {
 		s.fleet.confirm(s.rank.target.Load(), keys, s.now())
 	}
-	state := *s.state.Load()
 	if state.problem != "" {
 		return
 	}
-	if state.slot == (kvindex.Slot{}) {
+	to := state.writing()
+	if *to == (kvindex.Slot{}) {
 		slot, err := s.index.Acquire()
 		if err != nil {
 			s.fail(err)
 			return
 		}
-		state.slot = slot
+		*to = slot
 		s.state.Store(&state)
 	}
-	if err := s.index.Store(state.slot, indexTier(tier), keys); err != nil {
+	if err := s.index.Store(*to, indexTier(tier), keys); err != nil {
 		s.fail(err)
 	}
 }
 
-// Remove withdraws blocks.
+// Remove withdraws blocks. During a copy they are withdrawn from the copy alone: what was known before may hold descendants that the engine has
+// dropped unheard, and must stay closed under prefix until End releases it.
 func (s *Source) Remove(tier subscriber.Tier, keys []uint64) {
 	state := s.state.Load()
-	if state.problem != "" || state.slot == (kvindex.Slot{}) {
+	from := *state.writing()
+	if state.problem != "" || from == (kvindex.Slot{}) {
 		return
 	}
-	if err := s.index.Remove(state.slot, indexTier(tier), keys); err != nil {
+	if err := s.index.Remove(from, indexTier(tier), keys); err != nil {
 		// A block that stays although the engine dropped it would be matched for ever.
 		s.fail(err)
 	}
 }
 
-// Reset forgets all blocks, and with them the problem of having missed some.
+// Begin opens a copy of all blocks: what is stored and removed from here on goes to a fresh slot, and counts from End on. What was known stays
+// matched until then while the rank is connected. While it is not, it is forgotten at once, since nobody knows how old it is. A
+// Begin during a copy starts over. A problem of the index ends.
+func (s *Source) Begin() {
+	before := *s.state.Load()
+	after := sourceState{copying: true, about: before.about}
+	if before.about.Connected {
+		after.slot, before.slot = before.slot, kvindex.Slot{}
+	}
+	s.replace(before, after)
+}
+
+// End has the copy count in place of what was known before it, from one moment to the next. Without a copy under way it does nothing: a reset, or a
+// problem of the index, has ended it.
+func (s *Source) End() {
+	before := *s.state.Load()
+	if !before.copying {
+		return
+	}
+	after := sourceState{slot: before.copy, about: before.about}
+	before.copy = kvindex.Slot{}
+	s.replace(before, after)
+}
+
+// replace stores a state, and then releases the slots of the one before that are not part of it.
+func (s *Source) replace(before, after sourceState) {
+	s.state.Store(&after)
+	s.swaps.Add(1) // before the release, which makes matches find nothing
+	s.release(before)
+}
+
+// Reset forgets all blocks, and with them the problem of having missed some. It ends a copy under way: whatever is stored next counts at once.
 func (s *Source) Reset(cause subscriber.Cause) {
 	if cause == subscriber.CauseBackwards || cause == subscriber.CauseCleared {
 		s.rank.target.Load().forgetSent() // other causes say something about events, not about the cache
 	}
 	state := *s.state.Load()
-	if state.problem != "" || state.slot != (kvindex.Slot{}) {
+	if state.problem != "" || state.slot != (kvindex.Slot{}) || state.copying {
 		s.log.Debug("blocks forgotten", "cause", string(cause))
 	}
-	s.release()
+	s.release(state)
 	s.state.Store(&sourceState{about: state.about})
 }
 
 // Describe takes over what is known of the engine. An engine that connects or disconnects may have been restarted, so its health is looked at
-// at once. Problems are logged by the subscriber, which says each one once: a peer can make them come and go with every message.
+// at once. Blocks of a rank that is not connected stay, and are matched again when it is. During a copy, what was known before it does not
+// stay: nothing has kept it up to date since. Problems are logged by the subscriber, which says each one once: a peer can make them come and
+// go with every message.
 func (s *Source) Describe(d subscriber.Description) {
-	state := *s.state.Load()
-	if state.about.Connected != d.Connected {
+	before := *s.state.Load()
+	if before.about.Connected != d.Connected {
 		s.endpoint.Recheck()
 	}
-	state.about = d
-	s.state.Store(&state)
+	after := before
+	after.about = d
+	if before.copying && !d.Connected && before.slot != (kvindex.Slot{}) {
+		after.slot, before.copy = kvindex.Slot{}, kvindex.Slot{}
+		s.replace(before, after)
+		return
+	}
+	s.state.Store(&after)
 }
 
 // fail gives the endpoint's room in the index to others until the next reset.
@@ -180,13 +254,17 @@ func (s *Source) fail(err error) {
 		problem = problemIndexSlots
 	}
 	s.log.Warn("the endpoint is routed by load until its events start over", "problem", problem, "error", err)
-	s.release()
-	s.state.Store(&sourceState{about: s.state.Load().about, problem: problem})
+	state := *s.state.Load()
+	s.release(state)
+	s.state.Store(&sourceState{about: state.about, problem: problem})
 }
 
-func (s *Source) release() {
-	if slot := s.state.Load().slot; slot != (kvindex.Slot{}) {
-		s.index.Release(slot)
+// release gives back the slots of a state.
+func (s *Source) release(state sourceState) {
+	for _, slot := range [...]kvindex.Slot{state.slot, state.copy} {
+		if slot != (kvindex.Slot{}) {
+			s.index.Release(slot)
+		}
 	}
 }
 

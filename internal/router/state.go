@@ -30,6 +30,7 @@ type EndpointState struct {
 
 	Events       bool   `json:"events"`            // has an event source
 	Connected    bool   `json:"connected"`         // which is connected, with all its ranks
+	Copying      bool   `json:"copying,omitempty"` // a copy of its blocks is under way, or of those of some of its ranks
 	Matchable    bool   `json:"matchable"`         // its blocks are matched, or those of some of its ranks
 	Problem      string `json:"problem,omitempty"` // what keeps them from it, one of docs/metrics.md
 	BlockSize    int    `json:"block_size"`        // tokens; 0 while not known
@@ -38,7 +39,9 @@ type EndpointState struct {
 
 	ApproximateBlocks int `json:"approximate_blocks"` // blocks of text believed to be there
 
-	Backlog int `json:"backlog_tokens"` // prompt tokens charged and not worked off, rounded
+	Engine *EngineState `json:"engine,omitempty"` // what the engine says of itself, where a node tells it
+
+	Backlog int `json:"backlog_tokens"` // prompt tokens charged and not worked off, rounded, other routers' that are told included
 	Memory  int `json:"memory_tokens"`  // tokens of running and recent requests
 
 	Ranks []RankState `json:"ranks,omitempty"` // its data-parallel ranks, where it has several
@@ -48,6 +51,7 @@ type EndpointState struct {
 type RankState struct {
 	Rank         int    `json:"rank"`
 	Connected    bool   `json:"connected"`
+	Copying      bool   `json:"copying,omitempty"`
 	Matchable    bool   `json:"matchable"`
 	Problem      string `json:"problem,omitempty"`
 	BlockSize    int    `json:"block_size"`

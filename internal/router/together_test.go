@@ -165,7 +165,7 @@ func (c *crowd) checkRest() {
 		if f != c.r.fleet(f.name()) {
 			continue
 		}
-		open, _ := f.openDecisions()
+		open, _, _ := f.openDecisions()
 		a := &target.account
 		if l := a.load(true); open != 0 || l.running != 0 || l.backlog != 0 || a.guessed != 0 || a.recent < 0 || len(a.awaited) != 0 {
 			c.t.Errorf("endpoint %s of pool %s: %+v, %d open, %d awaited", target.endpoint.Addr(), f.name(), l, open, len(a.awaited))

@@ -1,0 +1,593 @@
+package feed
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
+	"github.com/kvsteer/kvsteer/subscriber"
+)
+
+// ProblemOther stands for a problem that a newer node has a name for.
+const ProblemOther subscriber.Problem = "other"
+
+// causeOther stands for a cause of a reset that a newer node has a name for.
+const causeOther subscriber.Cause = "other"
+
+// errInvalid is what an error of a message that no node sends wraps.
+var errInvalid = errors.New("invalid message")
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errInvalid, fmt.Sprintf(format, args...))
+}
+
+// sourceName names what blocks belong to. The number of ranks is part of it: an endpoint with another number of ranks is another one to the fleet.
+type sourceName struct {
+	pool, endpoint string
+	rank, ranks    int
+}
+
+// heldSource is what one rank of an accepted replica is known to hold. It outlives streams.
+type heldSource struct {
+	name sourceName
+	sink Sink // nil: the fleet does not want it
+
+	about subscriber.Description // as the node says
+	told  subscriber.Description // as the sink was told
+	known bool                   // whether it was told any
+
+	number  uint32 // on this stream, or the last one
+	begun   bool   // on this stream: a copy has begun, or a reset has emptied it
+	copying bool
+	opened  time.Time // when the copy began
+
+	// unfollowed is the time since which changes of the blocks that can be matched are not heard of: the stream was lost, or a copy is under way
+	// that will replace them. Zero while they are followed. After some time they are stale.
+	unfollowed time.Time
+	stale      bool
+
+	blocks int64 // that the node has, by what it says; for a while after a copy in which much changed it may be somewhat wrong
+	copied int64 // in the copy
+	gone   int64 // in the copy: removed from all tiers by changes
+}
+
+// receiver applies the messages of one node. Its methods are called by one goroutine at a time; it outlives streams.
+type receiver struct {
+	n          *watched
+	fleet      Fleet
+	owners     *owners
+	origins    *origins
+	own        string // instance of this router
+	staleAfter time.Duration
+	maxBlocks  int64
+	metrics    *routerSeries
+
+	// Of the stream, empty between two.
+	numbers map[uint32]*heldSource // nil: of a replica that is refused
+	begun   map[uint32]bool        // numbers whose blocks have begun to come
+	former  map[uint32]bool        // numbers that are announced no more
+
+	held      map[sourceName]*heldSource
+	endpoints map[string]string // of accepted replicas, by their name with the node
+	replicas  []Replica         // as last served
+	refused   []Refusal
+	loads     []Load
+
+	keys   []uint64 // scratch
+	device []uint64
+}
+
+func newReceiver(n *watched) *receiver {
+	r := n.r
+	return &receiver{
+		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
+		metrics: n.metrics, held: map[sourceName]*heldSource{}, endpoints: map[string]string{},
+	}
+}
+
+// begin starts a stream.
+func (r *receiver) begin() {
+	r.numbers, r.begun, r.former = map[uint32]*heldSource{}, map[uint32]bool{}, map[uint32]bool{}
+}
+
+// apply applies one message that came at now. After an error the stream must be ended; the message has then changed nothing.
+func (r *receiver) apply(m *feedpb.NodeMessage, now time.Time) error {
+	switch m := m.GetMessage().(type) {
+	case *feedpb.NodeMessage_Hello:
+		return malformed("a second hello")
+	case *feedpb.NodeMessage_Replicas:
+		return r.announce(m.Replicas, now)
+	case *feedpb.NodeMessage_State:
+		return r.state(m.State)
+	case *feedpb.NodeMessage_Begin:
+		return r.beginCopy(m.Begin, now)
+	case *feedpb.NodeMessage_Blocks:
+		return r.blocks(m.Blocks)
+	case *feedpb.NodeMessage_End:
+		return r.endCopy(m.End, now)
+	case *feedpb.NodeMessage_Delta:
+		return r.delta(m.Delta)
+	case *feedpb.NodeMessage_Reset_:
+		return r.reset(m.Reset_)
+	case *feedpb.NodeMessage_Loads:
+		return r.load(m.Loads)
+	case *feedpb.NodeMessage_Peers:
+		return r.meet(m.Peers)
+	case *feedpb.NodeMessage_Charges:
+		return r.charges(m.Charges)
+	case *feedpb.NodeMessage_Record:
+		return r.record(m.Record)
+	}
+	return nil // Alive, and what a newer node says
+}
+
+// announce takes over the replicas of a node: what is gone is closed before the fleet hears of it, what has come is opened after. errAgain says that
+// blocks were missed that only another stream brings.
+func (r *receiver) announce(m *feedpb.Replicas, now time.Time) error {
+	replicas, err := readReplicas(m)
+	if err != nil {
+		return err
+	}
+	accepted, sources := r.accept(replicas)
+	wanted := map[sourceName]bool{}
+	for _, a := range sources {
+		wanted[a.name] = true
+	}
+	for name, s := range r.held {
+		if !wanted[name] {
+			delete(r.held, name)
+			s.close()
+		}
+	}
+	if r.replicas == nil || !reflect.DeepEqual(accepted, r.replicas) {
+		r.replicas = accepted
+		r.fleet.Serve(r.n.name, accepted)
+	}
+	before, missed := r.numbers, r.reconsider()
+	r.numbers = map[uint32]*heldSource{}
+	for _, a := range sources {
+		s := r.open(a, now)
+		r.numbers[a.number] = s
+		old, known := before[a.number]
+		missed = missed || s != nil && s.sink != nil && known && old != s && r.begun[a.number]
+	}
+	for number := range before {
+		if _, ok := r.numbers[number]; !ok {
+			r.former[number] = true
+		}
+	}
+	if missed {
+		return errAgain
+	}
+	return nil
+}
+
+// assigned is a source number of a replica, and the source it stands for: the zero name for one of a replica that is refused.
+type assigned struct {
+	number uint32
+	name   sourceName
+}
+
+// readReplicas reads an announcement. Each source number may stand in it once.
+func readReplicas(m *feedpb.Replicas) ([]Replica, error) {
+	replicas, err := readAll("replicas", m.GetReplicas(), maxReplicas, replicaOf)
+	if err != nil {
+		return nil, err
+	}
+	numbers := map[uint32]bool{}
+	for _, p := range replicas {
+		if err := few("ranks", len(p.Sources), subscriber.MaxRanks); err != nil {
+			return nil, malformed("%v", err)
+		}
+		for _, number := range p.Sources {
+			if numbers[number] {
+				return nil, malformed("source %d stands for two ranks", number)
+			}
+			numbers[number] = true
+		}
+	}
+	return replicas, nil
+}
+
+// accept sorts the replicas into those that the node may speak for, with their endpoints as ip:port, and those that it may not.
+func (r *receiver) accept(replicas []Replica) (accepted []Replica, sources []assigned) {
+	dialled, allow := r.n.rules()
+	endpoints, announced := map[string]string{}, map[string]bool{}
+	accepted = []Replica{}
+	var refused []Refusal
+	for _, p := range replicas {
+		at, reason := resolve(p.Endpoint, dialled, allow)
+		endpoint, owner := at.String(), ""
+		switch {
+		case reason != "":
+		case announced[endpoint]:
+			reason = RefusedTwice
+		default:
+			announced[endpoint] = true
+			if other := r.owners.claim(r.n, endpoint, p.Endpoint); other != nil {
+				reason, owner = RefusedTaken, other.name
+			}
+		}
+		if reason != "" {
+			refused = append(refused, Refusal{p.Endpoint, p.Pool, reason, owner})
+			for _, number := range p.Sources {
+				sources = append(sources, assigned{number: number})
+			}
+			continue
+		}
+		endpoints[p.Endpoint] = endpoint
+		for rank, number := range p.Sources {
+			sources = append(sources, assigned{number, sourceName{p.Pool, endpoint, rank, len(p.Sources)}})
+		}
+		p.Endpoint = endpoint
+		accepted = append(accepted, p)
+	}
+	r.owners.keep(r.n, announced)
+	r.n.refusals(r.refused, refused)
+	r.endpoints, r.refused = endpoints, refused
+	return accepted, sources
+}
+
+// open returns the source that a number stands for from here on, nil for one of a replica that is refused.
+func (r *receiver) open(a assigned, now time.Time) *heldSource {
+	if a.name == (sourceName{}) {
+		return nil
+	}
+	s := r.held[a.name]
+	switch {
+	case s == nil:
+		s = &heldSource{name: a.name, number: a.number}
+		r.held[a.name] = s
+		r.ask(s)
+	case s.number != a.number:
+		s.number = a.number
+		s.cut(now)
+	}
+	return s
+}
+
+// ask asks the fleet for the sink of a source. It reports whether there is one.
+func (r *receiver) ask(s *heldSource) bool {
+	sink, err := r.fleet.Sink(s.name.pool, s.name.endpoint, s.name.rank)
+	if err != nil {
+		r.n.log.Debug("the blocks of a replica are not wanted", "pool", s.name.pool, "endpoint", s.name.endpoint, "rank", s.name.rank, "why", err)
+		return false
+	}
+	s.sink = sink
+	return true
+}
+
+// reconsider asks the fleet again for the sinks that it did not want, and for others in place of lost ones. It reports whether some source needs its
+// blocks from the beginning.
+func (r *receiver) reconsider() bool {
+	missed := false
+	for _, s := range r.held {
+		if s.sink != nil && s.sink.Lost() {
+			s.close()
+			s.known = false
+		}
+		if s.sink == nil && r.ask(s) {
+			missed = missed || s.begun
+		}
+	}
+	return missed
+}
+
+// source returns what a number stands for, nil when nobody wants to hear of it.
+func (r *receiver) source(number uint32) (*heldSource, error) {
+	s, ok := r.numbers[number]
+	if !ok && !r.former[number] {
+		return nil, malformed("source %d is not announced", number)
+	}
+	return s, nil
+}
+
+func (r *receiver) state(m *feedpb.State) error {
+	s, err := r.source(m.GetSource())
+	if err != nil || s == nil {
+		return err
+	}
+	about, err := described(m)
+	if err != nil {
+		return err
+	}
+	s.about = about
+	s.describe()
+	return nil
+}
+
+func (r *receiver) beginCopy(m *feedpb.Begin, now time.Time) error {
+	s, err := r.source(m.GetSource())
+	if err == nil {
+		r.begun[m.GetSource()] = true
+	}
+	if err != nil || s == nil {
+		return err
+	}
+	if m.GetBlocks() > uint64(r.maxBlocks) {
+		return malformed("source %d has %d blocks, more than %d", m.GetSource(), m.GetBlocks(), r.maxBlocks)
+	}
+	s.begun, s.copying, s.opened = true, true, now
+	s.blocks, s.copied, s.gone = int64(m.GetBlocks()), 0, 0
+	if s.unfollowed.IsZero() {
+		s.unfollowed = now
+	}
+	if s.sink != nil {
+		s.sink.Begin()
+	}
+	return nil
+}
+
+func (r *receiver) blocks(m *feedpb.Blocks) error {
+	s, err := r.source(m.GetSource())
+	if err != nil {
+		return err
+	}
+	n, err := countKeys("blocks", m.GetKeys(), m.GetTiers(), true)
+	if err != nil {
+		return malformed("%v", err)
+	}
+	if s == nil {
+		return nil
+	}
+	if !s.copying {
+		return malformed("blocks of source %d outside of a copy", m.GetSource())
+	}
+	if s.copied += int64(n); s.copied > 2*r.maxBlocks {
+		return malformed("a copy of source %d has more than %d blocks", m.GetSource(), 2*r.maxBlocks)
+	}
+	r.metrics.received(kindCopy, n)
+	if s.sink != nil {
+		r.store(s.sink, m.GetKeys(), m.GetTiers())
+	}
+	return nil
+}
+
+func (r *receiver) endCopy(m *feedpb.End, now time.Time) error {
+	s, err := r.source(m.GetSource())
+	if err != nil || s == nil {
+		return err
+	}
+	if !s.copying {
+		return malformed("end of a copy of source %d that has not begun", m.GetSource())
+	}
+	s.copying = false
+	s.blocks = max(0, s.copied-s.gone) // what was added meanwhile has come again
+	r.metrics.copied(now.Sub(s.opened))
+	if s.sink != nil {
+		s.sink.End()
+	}
+	s.followed()
+	return nil
+}
+
+// described is the description in a message. A problem or a cause that this release does not know has no name here: names become labels.
+func described(m *feedpb.State) (subscriber.Description, error) {
+	d, err := describedBy(m)
+	if err != nil {
+		return d, malformed("%v", err)
+	}
+	switch d.Problem {
+	case subscriber.ProblemNone, subscriber.ProblemNoTokens, subscriber.ProblemBigram, subscriber.ProblemLookahead, subscriber.ProblemMirrorFull,
+		subscriber.ProblemBlockSize, subscriber.ProblemPageSize, subscriber.ProblemHybrid, subscriber.ProblemNoExtraKeys:
+	default:
+		d.Problem = ProblemOther
+	}
+	return d, nil
+}
+
+// countAny counts the keys of a list that it says to be in, or to leave, any tier.
+func countAny(keys, tiers []byte) int64 {
+	n := int64(len(keys) / keySize)
+	for _, t := range tiers {
+		if t&tierAny == 0 {
+			n--
+		}
+	}
+	return n
+}
+
+func causeOf(text string) subscriber.Cause {
+	switch c := subscriber.Cause(text); c {
+	case subscriber.CauseDisconnect, subscriber.CauseGap, subscriber.CauseLost, subscriber.CauseBackwards, subscriber.CauseCleared,
+		subscriber.CauseUnreadable, subscriber.CauseBlockSize:
+		return c
+	}
+	return causeOther
+}
+
+// delta applies the changes of a window. Whatever a node says, no block stays on the device that has left all tiers, and none comes to the device alone.
+func (r *receiver) delta(m *feedpb.Delta) error {
+	s, err := r.source(m.GetSource())
+	if err != nil {
+		return err
+	}
+	removed, err := countKeys("removed blocks", m.GetRemoved(), m.GetRemovedTiers(), false)
+	if err != nil {
+		return malformed("%v", err)
+	}
+	added, err := countKeys("added blocks", m.GetAdded(), m.GetAddedTiers(), false)
+	if err != nil {
+		return malformed("%v", err)
+	}
+	if s == nil {
+		return nil
+	}
+	if !s.begun {
+		return malformed("changes of source %d before its first copy", m.GetSource())
+	}
+	gone := countAny(m.GetRemoved(), m.GetRemovedTiers())
+	blocks := max(0, s.blocks+countAny(m.GetAdded(), m.GetAddedTiers())-gone)
+	if blocks > r.maxBlocks {
+		return malformed("source %d has %d blocks, more than %d", m.GetSource(), blocks, r.maxBlocks)
+	}
+	s.blocks, s.gone = blocks, s.gone+gone
+	r.metrics.received(kindDelta, removed+added)
+	if s.sink == nil {
+		return nil
+	}
+	if len(m.GetRemoved()) > 0 {
+		all, any := r.split(m.GetRemoved(), m.GetRemovedTiers(), tierAny)
+		s.sink.Remove(subscriber.Device, all)
+		if len(any) > 0 {
+			s.sink.Remove(subscriber.Any, any)
+		}
+	}
+	r.store(s.sink, m.GetAdded(), m.GetAddedTiers())
+	return nil
+}
+
+func (r *receiver) store(sink Sink, keys, tiers []byte) {
+	if len(keys) == 0 {
+		return
+	}
+	all, device := r.split(keys, tiers, tierDevice)
+	sink.Store(subscriber.Any, all)
+	if len(device) > 0 {
+		sink.Store(subscriber.Device, device)
+	}
+}
+
+// split decodes keys, and those of them that have a tier. Both slices are valid until the next call.
+func (r *receiver) split(keys, tiers []byte, tier byte) (all, some []uint64) {
+	r.keys = r.keys[:0]
+	for i := range len(keys) / keySize {
+		r.keys = append(r.keys, keyAt(keys, i))
+	}
+	if len(tiers) == 0 {
+		return r.keys, r.keys
+	}
+	r.device = r.device[:0]
+	for i, key := range r.keys {
+		if tiers[i]&tier != 0 {
+			r.device = append(r.device, key)
+		}
+	}
+	return r.keys, r.device
+}
+
+// reset empties a source. A copy that is under way goes on: it has lost what had come.
+func (r *receiver) reset(m *feedpb.Reset) error {
+	s, err := r.source(m.GetSource())
+	if err != nil || s == nil {
+		return err
+	}
+	r.begun[m.GetSource()] = true
+	s.begun, s.blocks, s.copied, s.gone = true, 0, 0, 0
+	if s.sink != nil {
+		s.sink.Reset(causeOf(m.GetCause()))
+		if s.copying {
+			s.sink.Begin()
+		}
+	}
+	if !s.copying {
+		s.followed()
+	}
+	return nil
+}
+
+// followed says that the blocks of the source are what the node has.
+func (s *heldSource) followed() {
+	s.unfollowed, s.stale = time.Time{}, false
+	s.describe()
+}
+
+// describe tells the sink what the node says, if that is news. Nothing of a stale source may be matched.
+func (s *heldSource) describe() {
+	d := s.about
+	d.Connected = d.Connected && !s.stale
+	if s.sink == nil || s.known && d == s.told || !s.known && d == (subscriber.Description{}) {
+		return
+	}
+	s.told, s.known = d, true
+	s.sink.Describe(d)
+}
+
+// cut says that no more changes come of what is known since a time.
+func (s *heldSource) cut(since time.Time) {
+	s.begun, s.copying = false, false
+	if s.unfollowed.IsZero() {
+		s.unfollowed = since
+	}
+}
+
+func (s *heldSource) close() {
+	if s.sink != nil {
+		s.sink.Close()
+		s.sink = nil
+	}
+}
+
+// lost ends a stream whose last message came at heard: what is known stays, until it is stale.
+func (r *receiver) lost(heard, now time.Time) {
+	r.numbers, r.begun, r.former = nil, nil, nil
+	for _, s := range r.held {
+		s.cut(heard)
+	}
+	r.origins.set(r.n, nil)
+	r.tick(now)
+}
+
+// tick makes stale what was not followed for too long. What a lost node had is forgotten then, since only a copy can make it count again.
+func (r *receiver) tick(now time.Time) {
+	for _, s := range r.held {
+		if s.unfollowed.IsZero() || s.stale || now.Sub(s.unfollowed) < r.staleAfter {
+			continue
+		}
+		s.stale = true
+		s.describe()
+		if s.sink != nil && !s.copying {
+			s.sink.Reset(subscriber.CauseDisconnect)
+			s.blocks = 0
+		}
+	}
+}
+
+// due is when the next source becomes stale, zero when none will.
+func (r *receiver) due() time.Time {
+	var first time.Time
+	for _, s := range r.held {
+		if at := s.unfollowed.Add(r.staleAfter); !s.unfollowed.IsZero() && !s.stale && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first
+}
+
+// stale says whether any source is.
+func (r *receiver) stale() bool {
+	for _, s := range r.held {
+		if s.stale {
+			return true
+		}
+	}
+	return false
+}
+
+// silence says of the loads of a node that is stale that they are, once.
+func (r *receiver) silence() {
+	if len(r.loads) == 0 {
+		return
+	}
+	loads := r.loads
+	r.loads = nil
+	for i := range loads {
+		loads[i].Stale = true
+	}
+	r.fleet.Load(r.n.name, loads)
+}
+
+// leave closes everything. With gone the fleet is told that the node is none any more.
+func (r *receiver) leave(gone bool) {
+	for name, s := range r.held {
+		delete(r.held, name)
+		s.close()
+	}
+	r.origins.set(r.n, nil)
+	if gone {
+		r.fleet.Serve(r.n.name, nil)
+	}
+	r.owners.keep(r.n, nil)
+}

@@ -1,0 +1,106 @@
+package feed
+
+import (
+	"cmp"
+
+	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
+)
+
+// readAll reads the elements of a list.
+func readAll[P, T any](what string, list []P, limit int, read func(P) (T, error)) ([]T, error) {
+	if err := few(what, len(list), limit); err != nil {
+		return nil, malformed("%v", err)
+	}
+	all := make([]T, 0, len(list))
+	for _, p := range list {
+		t, err := read(p)
+		if err != nil {
+			return nil, malformed("%v", err)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// load passes on what the engines of accepted replicas say of themselves.
+func (r *receiver) load(m *feedpb.Loads) error {
+	all, err := readAll("loads", m.GetLoads(), maxReplicas, loadOf)
+	if err != nil {
+		return err
+	}
+	var loads []Load
+	for _, l := range all {
+		if endpoint, ok := r.endpoints[l.Endpoint]; ok {
+			l.Endpoint = endpoint
+			loads = append(loads, l)
+		}
+	}
+	if len(loads) > 0 {
+		r.loads = loads
+		r.fleet.Load(r.n.name, loads)
+	}
+	return nil
+}
+
+// meet takes over who else watches the node.
+func (r *receiver) meet(m *feedpb.Peers) error {
+	all, err := readAll("peers", m.GetInstances(), maxPeers, func(i string) (string, error) { return i, short("instance", i, maxInstance) })
+	if err != nil {
+		return err
+	}
+	r.origins.set(r.n, all)
+	return nil
+}
+
+// charges passes on what another router has sent to endpoints of this node. A node cannot tell of others' endpoints, and not twice of one charge.
+func (r *receiver) charges(m *feedpb.Charges) error {
+	origin := m.GetInstance()
+	made, err := readAll("charges", m.GetMade(), maxCharges, chargeOf)
+	released, err2 := readAll("releases", m.GetReleased(), maxCharges, releaseOf)
+	if err := cmp.Or(err, err2); err != nil {
+		return err
+	}
+	switch {
+	case origin == "" || len(origin) > maxInstance:
+		return malformed("charges of no router, or of one with a name of %d bytes", len(origin))
+	case origin == r.own:
+		return nil
+	case m.GetGone():
+		defer r.origins.drop(r.n, origin)
+	case !r.origins.add(r.n, origin):
+		r.metrics.charge(chargeDropped, len(made))
+		return nil
+	}
+	for _, c := range made {
+		endpoint, ok := r.endpoints[c.Endpoint]
+		if !ok || !r.origins.charged(r.n, chargeName{origin, c.Pool, c.Number}) {
+			r.metrics.charge(chargeDropped, 1)
+			continue
+		}
+		c.Endpoint = endpoint
+		r.metrics.charge(chargeReceived, 1)
+		r.fleet.Charge(origin, c)
+	}
+	for _, c := range released {
+		if r.origins.mayRelease(r.n, chargeName{origin, c.Pool, c.Number}) {
+			r.metrics.charge(chargeReceived, 1)
+			r.fleet.Release(origin, c.Pool, c.Number)
+		}
+	}
+	return nil
+}
+
+// record passes on a record of one of this router's decisions.
+func (r *receiver) record(m *feedpb.Record) error {
+	rec, err := recordOf(m)
+	if err != nil {
+		return malformed("%v", err)
+	}
+	if rec.Instance != r.own {
+		r.metrics.record(recordForeign)
+		return nil
+	}
+	r.metrics.record(recordReceived)
+	r.fleet.Record(rec)
+	return nil
+}

@@ -1,0 +1,139 @@
+package feed
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
+)
+
+// Replica is an engine as a node announces it.
+type Replica struct {
+	Endpoint    string // ip:port of the engine's HTTP server; :port stands for the address at which a router reaches the node
+	Pool        string
+	Models      []string // served names of the base weights
+	Adapters    []Adapter
+	Engine      string // vllm, sglang; "" for not known
+	Version     string // of the engine; "" for not known
+	BlockSize   int    // tokens, 0 for not known
+	Sources     []uint32
+	Problems    []string
+	Draining    bool // it is to get nothing more
+	Files       []File
+	MaxModelLen int // tokens, 0 for not known
+}
+
+// Adapter is a LoRA adapter that an engine tells of.
+type Adapter struct {
+	Name string
+	Path string // what it was loaded from
+}
+
+// File is a file of a model's tokenizer that a node offers.
+type File struct {
+	Name   string
+	SHA256 [sha256.Size]byte // of the content
+	Size   int64             // bytes
+}
+
+func (r Replica) proto() *feedpb.Replica {
+	p := &feedpb.Replica{
+		Endpoint: r.Endpoint, Pool: r.Pool, Models: r.Models, Engine: r.Engine, Version: r.Version, BlockSize: count32(r.BlockSize), Sources: r.Sources,
+		Problems: r.Problems, Draining: r.Draining, MaxModelLen: count32(r.MaxModelLen),
+	}
+	for _, a := range r.Adapters {
+		p.Adapters = append(p.Adapters, &feedpb.Adapter{Name: a.Name, Path: a.Path})
+	}
+	for _, f := range r.Files {
+		p.Files = append(p.Files, &feedpb.File{Name: f.Name, Sha256: f.SHA256[:], Size: uint64(max(f.Size, 0))})
+	}
+	return p
+}
+
+// valid is the replica with names as they can be sent: engines and configurations may have any bytes.
+func (r Replica) valid() Replica {
+	names := func(list []string) []string {
+		list = slices.Clone(list)
+		for i, s := range list {
+			list[i] = valid(s, maxName)
+		}
+		return list
+	}
+	r.Models, r.Problems, r.Adapters, r.Files = names(r.Models), names(r.Problems), slices.Clone(r.Adapters), slices.Clone(r.Files)
+	r.Engine, r.Version = valid(r.Engine, maxName), valid(r.Version, maxName)
+	r.Endpoint, r.Pool = strings.ToValidUTF8(r.Endpoint, "�"), strings.ToValidUTF8(r.Pool, "�")
+	for i, a := range r.Adapters {
+		r.Adapters[i] = Adapter{Name: valid(a.Name, maxName), Path: valid(a.Path, maxPath)}
+	}
+	for i := range r.Files {
+		r.Files[i].Name = valid(r.Files[i].Name, maxName)
+	}
+	return r
+}
+
+// check says what makes a replica one that no router takes.
+func (r Replica) check() error {
+	err := errors.Join(
+		short("endpoint", r.Endpoint, maxEndpoint), short("pool", r.Pool, maxName), short("engine", r.Engine, maxName), short("version", r.Version, maxName),
+		few("models", len(r.Models), maxModels), few("adapters", len(r.Adapters), maxAdapters), few("sources", len(r.Sources), maxSources),
+		few("problems", len(r.Problems), maxProblems), few("files", len(r.Files), maxFiles),
+	)
+	switch {
+	case r.Endpoint == "":
+		err = errors.Join(err, errors.New("no endpoint"))
+	case r.Pool == "":
+		err = errors.Join(err, errors.New("no pool"))
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range r.Models {
+		err = cmp.Or(err, short("model", m, maxName))
+	}
+	for _, a := range r.Adapters {
+		err = cmp.Or(err, short("adapter", a.Name, maxName), short("adapter's path", a.Path, maxPath))
+	}
+	for _, p := range r.Problems {
+		err = cmp.Or(err, short("problem", p, maxName))
+	}
+	for _, f := range r.Files {
+		err = cmp.Or(err, short("file", f.Name, maxName))
+		if f.Size < 0 {
+			err = cmp.Or(err, fmt.Errorf("file of %d bytes", f.Size))
+		}
+	}
+	return err
+}
+
+// replicaOf reads a received replica. Its lists are not shared with p.
+func replicaOf(p *feedpb.Replica) (Replica, error) {
+	r := Replica{
+		Endpoint: p.GetEndpoint(), Pool: p.GetPool(), Models: append([]string(nil), p.GetModels()...), Engine: p.GetEngine(), Version: p.GetVersion(),
+		BlockSize: count(p.GetBlockSize()), Sources: append([]uint32(nil), p.GetSources()...), Problems: append([]string(nil), p.GetProblems()...),
+		Draining: p.GetDraining(), MaxModelLen: count(p.GetMaxModelLen()),
+	}
+	for _, a := range p.GetAdapters() {
+		r.Adapters = append(r.Adapters, Adapter{Name: a.GetName(), Path: a.GetPath()})
+	}
+	for _, f := range p.GetFiles() {
+		if len(f.GetSha256()) != sha256.Size {
+			return Replica{}, fmt.Errorf("file with a hash of %d bytes", len(f.GetSha256()))
+		}
+		if f.GetSize() > math.MaxInt64 {
+			return Replica{}, fmt.Errorf("file of %d bytes", f.GetSize())
+		}
+		r.Files = append(r.Files, File{Name: f.GetName(), SHA256: [sha256.Size]byte(f.GetSha256()), Size: int64(f.GetSize())})
+	}
+	return r, r.check()
+}
+
+// count is a received number of something, bounded so that sums of many do not overflow.
+func count(n uint32) int { return int(min(n, math.MaxInt32)) }
+
+// count32 is a number of something as it is sent.
+func count32(n int) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }

@@ -1,0 +1,43 @@
+package feed
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// retry paces the streams to one node. Before each a random time passes from a range that begins at zero and doubles up to max: the routers of a whole
+// fleet that lose a node in one moment come back one after the other. A stream that lasted as long as stable starts over.
+type retry struct {
+	min, max, stable time.Duration
+	random           func() float64 // in [0, 1)
+
+	attempts int // since one was stable
+}
+
+func newRetry() retry {
+	return retry{min: 100 * time.Millisecond, max: 5 * time.Second, stable: 5 * time.Second, random: rand.Float64}
+}
+
+// after returns how long to wait after a stream that lasted for a time, 0 when there was none.
+func (b *retry) after(lasted time.Duration) time.Duration {
+	if lasted >= b.stable {
+		b.attempts = 0
+	}
+	span := b.max
+	if shift := min(b.attempts, 30); b.min<<shift < b.max {
+		span = b.min << shift
+	}
+	b.attempts++
+	return time.Duration(b.random() * float64(span))
+}
+
+// pause returns after d or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -167,3 +167,28 @@ func TestUnitsBesideEachOther(t *testing.T) {
 		t.Errorf("the sandboxes differ:\n%s\n%s", a, b)
 	}
 }
+
+// TestUnitsHaveConfigurations tries the configuration that README.md shows for the router's unit.
+func TestUnitsHaveConfigurations(t *testing.T) {
+	text := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(read(t, "systemd/README.md"))
+	if text == nil {
+		t.Fatal("README.md shows no configuration")
+	}
+	dir := t.TempDir()
+	secret, file := filepath.Join(dir, "secret_admin.token"), filepath.Join(dir, "kvsteer.yaml")
+	if err := os.WriteFile(secret, []byte("a-token-of-these-tests-alone\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const credentials = "/run/credentials/kvsteer-router.service/"
+	for _, want := range []string{credentials + "secret_", "unix:/run/" + unit(t, "kvsteer-router.service", "RuntimeDirectory")[0] + "/", "state_dir: /var/lib/" + unit(t, "kvsteer-router.service", "StateDirectory")[0] + "\n"} {
+		if !strings.Contains(text[1], want) {
+			t.Errorf("the configuration has no %q", want)
+		}
+	}
+	if err := os.WriteFile(file, []byte(strings.NewReplacer(credentials, dir+"/", "/run/kvsteer", dir, "/var/lib/kvsteer", dir).Replace(text[1])), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, ".", kvsteer(t), "serve", "--check", "--config", file); !strings.Contains(out, "is good: 1 pool, 1 endpoint") {
+		t.Errorf("serve --check says:\n%s", out)
+	}
+}

@@ -214,3 +214,46 @@ func TestObjectsAreReadStrictly(t *testing.T) {
 		})
 	}
 }
+
+// TestReadmeKustomization builds what README.md shows for engines of one's own: the component adds a node to their pods.
+func TestReadmeKustomization(t *testing.T) {
+	text, err := os.ReadFile(manifests + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```yaml\n")
+	block, _, ok := strings.Cut(block, "```")
+	if !ok {
+		t.Fatal("README.md shows no kustomization")
+	}
+	disk, memory := filesys.MakeFsOnDisk(), filesys.MakeFsInMemory()
+	copied := map[string]string{
+		"/node/kustomization.yaml": manifests + "/node/kustomization.yaml", "/node/sidecar.yaml": manifests + "/node/sidecar.yaml",
+		"/own/site/deployment.yaml": manifests + "/engines/vllm/deployment.yaml", "/own/site/node.yaml": manifests + "/engines/vllm/node.yaml",
+	}
+	for to, from := range copied {
+		content, err := disk.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := memory.WriteFile(to, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := memory.WriteFile("/own/site/kustomization.yaml", []byte(block)); err != nil {
+		t.Fatal(err)
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/own/site")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := resources.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"name: kvsteer-node\n", "restartPolicy: Always", "image: registry.example.com/kvsteer:devel", "kind: ConfigMap", "node.yaml: "} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it has no %q:\n%s", want, out)
+		}
+	}
+}

@@ -32,11 +32,12 @@ if [ ! -x "$dir/systemd-analyze" ]; then
     trap 'rm -rf "$tmp"' EXIT
     trap 'exit 130' INT TERM
     own=()
-    # The packages that systemd and its own library need, one alternative of each; as root, apt would fetch as another user, who cannot write here.
+    # The packages that systemd and its own library need, one alternative of each, but for the C library, which every system has and which must fit
+    # its loader. As root, apt would fetch as another user, who cannot write here.
     fetch() {
         local packages
         packages=$(apt-cache "${own[@]}" -o APT::Cache::ShowOnlyFirstOr=1 depends --no-recommends --no-suggests --no-conflicts --no-breaks \
-            --no-replaces --no-enhances systemd libsystemd-shared | sed -n 's/^ *\(Pre\)\{0,1\}Depends: \([a-z0-9][a-z0-9.+-]*\)$/\2/p' | sort -u) &&
+            --no-replaces --no-enhances systemd libsystemd-shared | sed -n 's/^ *\(Pre\)\{0,1\}Depends: \([a-z0-9][a-z0-9.+-]*\)$/\2/p' | sed '/^libc6$/d' | sort -u) &&
             [ -n "$packages" ] &&
             # shellcheck disable=SC2086 # names of packages have no spaces
             (cd "$tmp" && apt-get -q -o APT::Sandbox::User=root "${own[@]}" download systemd $packages)

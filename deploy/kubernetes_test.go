@@ -1,8 +1,14 @@
 package deploy
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -448,6 +454,71 @@ func engineArgs(t *testing.T, file string, engine container) {
 	for _, e := range want.Env {
 		if engine.env(e.Name) != e.Value {
 			t.Errorf("%s=%s, want %s", e.Name, engine.env(e.Name), e.Value)
+		}
+	}
+}
+
+// TestKubernetesTLS holds the configurations with TLS to those without: they differ in TLS alone, and the program takes them.
+func TestKubernetesTLS(t *testing.T) {
+	plain, err := config.Load("kubernetes/router/kvsteer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secured, err := config.Load("kubernetes/tls/kvsteer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if secured.Insecure || secured.Feed.Insecure || secured.TLS.ClientCAFile == "" || !secured.Admin.TLS.On() || secured.Feed.TLS.CertFile == "" {
+		t.Errorf("something is in clear text: %+v, %+v, %+v", secured.TLS, secured.Admin, secured.Feed)
+	}
+	plain.Insecure, plain.Feed.Insecure, plain.TLS, plain.Admin.TLS, plain.Feed.TLS = false, false, secured.TLS, secured.Admin.TLS, secured.Feed.TLS
+	if diff := cmp.Diff(plain, secured); diff != "" {
+		t.Errorf("the routers' configurations differ in more than TLS (-plain +tls):\n%s", diff)
+	}
+	var nodes [2]map[string]any
+	for i, file := range []string{"kubernetes/engines/vllm/node.yaml", "kubernetes/tls/node.yaml"} {
+		if err := yaml.Unmarshal([]byte(read(t, file)), &nodes[i]); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"tls", "admin", "insecure"} {
+			delete(nodes[i], key)
+		}
+	}
+	if diff := cmp.Diff(nodes[0], nodes[1]); diff != "" {
+		t.Errorf("the nodes' configurations differ in more than TLS (-plain +tls):\n%s", diff)
+	}
+	certificates := t.TempDir()
+	selfSigned(t, certificates)
+	for command, file := range map[string]string{"serve": "kubernetes/tls/kvsteer.yaml", "node": "kubernetes/tls/node.yaml"} {
+		if out := run(t, ".", kvsteer(t), command, "--check", "--config", here(t, file, "/etc/kvsteer/tls", certificates)); !strings.Contains(out, "is good") {
+			t.Errorf("%s --check says:\n%s", command, out)
+		}
+	}
+}
+
+// selfSigned writes a certificate that is its own authority, under the names that Secrets have.
+func selfSigned(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"kvsteer-router", "kvsteer-node"},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+	for name, content := range map[string][]byte{"tls.crt": chain, "ca.crt": chain, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

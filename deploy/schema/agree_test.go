@@ -67,9 +67,17 @@ func ports(pod corev1.PodTemplateSpec) map[intstr.IntOrString]bool {
 	return known
 }
 
-// TestExampleAgrees holds the objects of the whole example to each other: selectors, ports, volumes, references of policies and routes.
-func TestExampleAgrees(t *testing.T) {
-	objects := build(t, "example")
+// secrets are those that a reader of README.md makes, by the example that wants them.
+var secrets = map[string][]string{"example": {"kvsteer-tokens"}, "example-tls": {"kvsteer-tokens", "kvsteer-router-tls", "kvsteer-node-tls"}}
+
+// TestExamplesAgree holds the objects of a whole site to each other: selectors, ports, volumes, references of policies and routes.
+func TestExamplesAgree(t *testing.T) {
+	for example, secrets := range secrets {
+		t.Run(example, func(t *testing.T) { agree(t, build(t, example), secrets) })
+	}
+}
+
+func agree(t *testing.T, objects []object, secrets []string) {
 	deployments := all[appsv1.Deployment](t, objects, "Deployment")
 	configs := map[string]corev1.ConfigMap{}
 	for _, c := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
@@ -89,7 +97,7 @@ func TestExampleAgrees(t *testing.T) {
 			switch {
 			case v.ConfigMap != nil && configs[v.ConfigMap.Name].Name == "":
 				t.Errorf("Deployment %s: no ConfigMap %s", d.Name, v.ConfigMap.Name)
-			case v.Secret != nil && v.Secret.SecretName != "kvsteer-tokens":
+			case v.Secret != nil && !slices.Contains(secrets, v.Secret.SecretName):
 				t.Errorf("Deployment %s: nobody makes the Secret %s", d.Name, v.Secret.SecretName)
 			}
 		}
@@ -207,6 +215,52 @@ func TestExampleAgrees(t *testing.T) {
 	for _, g := range all[gwapiv1.Gateway](t, objects, "Gateway") {
 		if !names["GatewayClass "+string(g.Spec.GatewayClassName)] || !names["EnvoyProxy "+g.Spec.Infrastructure.ParametersRef.Name] {
 			t.Errorf("Gateway %s: no class %s, or no %v", g.Name, g.Spec.GatewayClassName, g.Spec.Infrastructure.ParametersRef)
+		}
+	}
+}
+
+// TestTLSIsEverywhere holds that nothing of kvsteer is in clear text in the example with TLS: each probe asks by TLS, no configuration says
+// insecure, and Envoy checks the routers' certificate and shows its own.
+func TestTLSIsEverywhere(t *testing.T) {
+	objects := build(t, "example-tls")
+	probes := 0
+	for _, d := range all[appsv1.Deployment](t, objects, "Deployment") {
+		for _, c := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
+			if !strings.HasPrefix(c.Image, "registry.example.com/kvsteer:") {
+				continue
+			}
+			for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+				if p == nil {
+					continue
+				}
+				if probes++; p.HTTPGet.Scheme != corev1.URISchemeHTTPS || p.HTTPGet.Path == "" {
+					t.Errorf("%s: a probe of container %s asks by %q", d.Name, c.Name, p.HTTPGet.Scheme)
+				}
+			}
+		}
+	}
+	if probes != 4 {
+		t.Errorf("%d probes, want 3 of the router and 1 of the node", probes)
+	}
+	files := 0
+	for _, c := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
+		for key, text := range c.Data {
+			if files++; strings.Contains(text, "insecure") || strings.Count(text, "client_ca_file: /etc/kvsteer/tls/ca.crt") != 1 || strings.Count(text, "cert_file: /etc/kvsteer/tls/tls.crt") < 2 {
+				t.Errorf("ConfigMap %s, %s:\n%s", c.Name, key, text)
+			}
+		}
+	}
+	if files != 2 {
+		t.Errorf("%d configurations, want that of the routers and that of the nodes", files)
+	}
+	for _, p := range all[gwapiv1.BackendTLSPolicy](t, objects, "BackendTLSPolicy") {
+		if ref := p.Spec.TargetRefs[0]; ref.Name != "kvsteer-router" || *ref.SectionName != "grpc" || p.Spec.Validation.Hostname != "kvsteer-router" {
+			t.Errorf("BackendTLSPolicy %+v", p.Spec)
+		}
+	}
+	for _, p := range all[egv1a1.EnvoyProxy](t, objects, "EnvoyProxy") {
+		if p.Spec.BackendTLS == nil || p.Spec.BackendTLS.ClientCertificateRef.Name != "kvsteer-envoy-tls" || len(p.Spec.Telemetry.AccessLog.Settings) != 2 {
+			t.Errorf("EnvoyProxy %+v", p.Spec)
 		}
 	}
 }

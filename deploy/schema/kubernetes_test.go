@@ -112,7 +112,7 @@ func TestKustomizations(t *testing.T) {
 	}
 	for _, kind := range []string{
 		"Deployment", "Service", "ConfigMap", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Gateway", "HTTPRoute", "EnvoyExtensionPolicy",
-		"BackendTrafficPolicy", "ClientTrafficPolicy", "EnvoyProxy", "EnvoyPatchPolicy", "EnvoyFilter", "DestinationRule",
+		"BackendTrafficPolicy", "ClientTrafficPolicy", "EnvoyProxy", "EnvoyPatchPolicy", "EnvoyFilter", "DestinationRule", "BackendTLSPolicy",
 	} {
 		if kinds[kind] == 0 {
 			t.Errorf("no %s was read", kind)
@@ -174,6 +174,7 @@ func TestObjectsAreReadStrictly(t *testing.T) {
 		{"EnvoyFilter kvsteer", "num_retries:", "retries: 3"},
 		{"EnvoyFilter kvsteer", "grpc_health_check:", "grpc_health: {}"},
 		{"EnvoyFilter kvsteer", "override_host_sources:", "override_hosts: []"},
+		{"BackendTLSPolicy kvsteer-router", "validation:", "validations: {}"},
 		{"DestinationRule chat", "trafficPolicy:", "trafficPolicies: {}"},
 	} {
 		t.Run(c.object+"/"+c.add, func(t *testing.T) {

@@ -53,6 +53,7 @@ func strictly(o object) error {
 		"networking.k8s.io/v1/NetworkPolicy":                  func() any { return new(netv1.NetworkPolicy) },
 		"gateway.networking.k8s.io/v1/Gateway":                func() any { return new(gwapiv1.Gateway) },
 		"gateway.networking.k8s.io/v1/GatewayClass":           func() any { return new(gwapiv1.GatewayClass) },
+		"gateway.networking.k8s.io/v1/BackendTLSPolicy":       func() any { return new(gwapiv1.BackendTLSPolicy) },
 		"gateway.networking.k8s.io/v1/HTTPRoute":              func() any { return new(gwapiv1.HTTPRoute) },
 		"gateway.envoyproxy.io/v1alpha1/EnvoyProxy":           func() any { return new(egv1a1.EnvoyProxy) },
 		"gateway.envoyproxy.io/v1alpha1/EnvoyExtensionPolicy": func() any { return new(egv1a1.EnvoyExtensionPolicy) },

@@ -26,7 +26,8 @@ func (s *service) Watch(g grpc.BidiStreamingServer[feedpb.RouterMessage, feedpb.
 	joined := make(chan *stream, 1)
 	defer close(joined)
 	received := make(chan error, 1)
-	s.tasks.Go(func() { received <- s.receive(g, hello, joined) })
+	// Counted by the goroutine: gRPC ends the stream by itself when it cannot take a message.
+	s.tasks.Go(func() { received <- s.ended(ctx, s.receive(g, hello, joined)) })
 
 	timer := time.NewTimer(helloWait)
 	defer timer.Stop()
@@ -34,7 +35,7 @@ func (s *service) Watch(g grpc.BidiStreamingServer[feedpb.RouterMessage, feedpb.
 	select {
 	case h = <-hello:
 	case err := <-received:
-		return s.ended(ctx, err)
+		return err
 	case <-timer.C:
 		return s.refuse(ctx, refusedSilent, codes.DeadlineExceeded, "no hello within %v", helloWait)
 	case <-s.closing:
@@ -60,9 +61,7 @@ func (s *service) Watch(g grpc.BidiStreamingServer[feedpb.RouterMessage, feedpb.
 	defer n.leave(st)
 	select {
 	case err = <-received:
-		err = s.ended(ctx, err)
 	case err = <-sent:
-		err = s.ended(ctx, err)
 	case <-st.stalled:
 		err = s.refuse(ctx, refusedStalled, codes.ResourceExhausted, "%s", errStalled)
 	case <-s.closing:

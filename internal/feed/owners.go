@@ -67,7 +67,7 @@ type owners struct {
 
 type claim struct {
 	owner     *watched
-	announced string  // the endpoint as the owner names it
+	announced string     // the endpoint as the owner names it
 	waiting   []*watched // whom the endpoint was refused
 }
 

@@ -53,8 +53,8 @@ type heldSource struct {
 	gone   int64 // in the copy: removed from all tiers by changes
 }
 
-// receiver applies the messages of one node. Its methods are called by one goroutine at a time; it outlives streams.
-type receiver struct {
+// inbox applies the messages of one node. Its methods are called by one goroutine at a time; it outlives streams.
+type inbox struct {
 	n          *watched
 	fleet      Fleet
 	owners     *owners
@@ -79,21 +79,21 @@ type receiver struct {
 	device []uint64
 }
 
-func newReceiver(n *watched) *receiver {
+func newInbox(n *watched) *inbox {
 	r := n.r
-	return &receiver{
+	return &inbox{
 		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
 		metrics: n.metrics, held: map[sourceName]*heldSource{}, endpoints: map[string]string{},
 	}
 }
 
 // begin starts a stream.
-func (r *receiver) begin() {
+func (r *inbox) begin() {
 	r.numbers, r.begun, r.former = map[uint32]*heldSource{}, map[uint32]bool{}, map[uint32]bool{}
 }
 
 // apply applies one message that came at now. After an error the stream must be ended; the message has then changed nothing.
-func (r *receiver) apply(m *feedpb.NodeMessage, now time.Time) error {
+func (r *inbox) apply(m *feedpb.NodeMessage, now time.Time) error {
 	switch m := m.GetMessage().(type) {
 	case *feedpb.NodeMessage_Hello:
 		return malformed("a second hello")
@@ -125,7 +125,7 @@ func (r *receiver) apply(m *feedpb.NodeMessage, now time.Time) error {
 
 // announce takes over the replicas of a node: what is gone is closed before the fleet hears of it, what has come is opened after. errAgain says that
 // blocks were missed that only another stream brings.
-func (r *receiver) announce(m *feedpb.Replicas, now time.Time) error {
+func (r *inbox) announce(m *feedpb.Replicas, now time.Time) error {
 	replicas, err := readReplicas(m)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func readReplicas(m *feedpb.Replicas) ([]Replica, error) {
 }
 
 // accept sorts the replicas into those that the node may speak for, with their endpoints as ip:port, and those that it may not.
-func (r *receiver) accept(replicas []Replica) (accepted []Replica, sources []assigned) {
+func (r *inbox) accept(replicas []Replica) (accepted []Replica, sources []assigned) {
 	dialled, allow := r.n.rules()
 	endpoints, announced := map[string]string{}, map[string]bool{}
 	accepted = []Replica{}
@@ -231,7 +231,7 @@ func (r *receiver) accept(replicas []Replica) (accepted []Replica, sources []ass
 }
 
 // open returns the source that a number stands for from here on, nil for one of a replica that is refused.
-func (r *receiver) open(a assigned, now time.Time) *heldSource {
+func (r *inbox) open(a assigned, now time.Time) *heldSource {
 	if a.name == (sourceName{}) {
 		return nil
 	}
@@ -249,7 +249,7 @@ func (r *receiver) open(a assigned, now time.Time) *heldSource {
 }
 
 // ask asks the fleet for the sink of a source. It reports whether there is one.
-func (r *receiver) ask(s *heldSource) bool {
+func (r *inbox) ask(s *heldSource) bool {
 	sink, err := r.fleet.Sink(s.name.pool, s.name.endpoint, s.name.rank)
 	if err != nil {
 		r.n.log.Debug("the blocks of a replica are not wanted", "pool", s.name.pool, "endpoint", s.name.endpoint, "rank", s.name.rank, "why", err)
@@ -261,7 +261,7 @@ func (r *receiver) ask(s *heldSource) bool {
 
 // reconsider asks the fleet again for the sinks that it did not want, and for others in place of lost ones. It reports whether some source needs its
 // blocks from the beginning.
-func (r *receiver) reconsider() bool {
+func (r *inbox) reconsider() bool {
 	missed := false
 	for _, s := range r.held {
 		if s.sink != nil && s.sink.Lost() {
@@ -276,7 +276,7 @@ func (r *receiver) reconsider() bool {
 }
 
 // source returns what a number stands for, nil when nobody wants to hear of it.
-func (r *receiver) source(number uint32) (*heldSource, error) {
+func (r *inbox) source(number uint32) (*heldSource, error) {
 	s, ok := r.numbers[number]
 	if !ok && !r.former[number] {
 		return nil, malformed("source %d is not announced", number)
@@ -284,7 +284,7 @@ func (r *receiver) source(number uint32) (*heldSource, error) {
 	return s, nil
 }
 
-func (r *receiver) state(m *feedpb.State) error {
+func (r *inbox) state(m *feedpb.State) error {
 	s, err := r.source(m.GetSource())
 	if err != nil || s == nil {
 		return err
@@ -298,7 +298,7 @@ func (r *receiver) state(m *feedpb.State) error {
 	return nil
 }
 
-func (r *receiver) beginCopy(m *feedpb.Begin, now time.Time) error {
+func (r *inbox) beginCopy(m *feedpb.Begin, now time.Time) error {
 	s, err := r.source(m.GetSource())
 	if err == nil {
 		r.begun[m.GetSource()] = true
@@ -320,7 +320,7 @@ func (r *receiver) beginCopy(m *feedpb.Begin, now time.Time) error {
 	return nil
 }
 
-func (r *receiver) blocks(m *feedpb.Blocks) error {
+func (r *inbox) blocks(m *feedpb.Blocks) error {
 	s, err := r.source(m.GetSource())
 	if err != nil {
 		return err
@@ -345,7 +345,7 @@ func (r *receiver) blocks(m *feedpb.Blocks) error {
 	return nil
 }
 
-func (r *receiver) endCopy(m *feedpb.End, now time.Time) error {
+func (r *inbox) endCopy(m *feedpb.End, now time.Time) error {
 	s, err := r.source(m.GetSource())
 	if err != nil || s == nil {
 		return err
@@ -399,7 +399,7 @@ func causeOf(text string) subscriber.Cause {
 }
 
 // delta applies the changes of a window. Whatever a node says, no block stays on the device that has left all tiers, and none comes to the device alone.
-func (r *receiver) delta(m *feedpb.Delta) error {
+func (r *inbox) delta(m *feedpb.Delta) error {
 	s, err := r.source(m.GetSource())
 	if err != nil {
 		return err
@@ -439,7 +439,7 @@ func (r *receiver) delta(m *feedpb.Delta) error {
 	return nil
 }
 
-func (r *receiver) store(sink Sink, keys, tiers []byte) {
+func (r *inbox) store(sink Sink, keys, tiers []byte) {
 	if len(keys) == 0 {
 		return
 	}
@@ -451,7 +451,7 @@ func (r *receiver) store(sink Sink, keys, tiers []byte) {
 }
 
 // split decodes keys, and those of them that have a tier. Both slices are valid until the next call.
-func (r *receiver) split(keys, tiers []byte, tier byte) (all, some []uint64) {
+func (r *inbox) split(keys, tiers []byte, tier byte) (all, some []uint64) {
 	r.keys = r.keys[:0]
 	for i := range len(keys) / keySize {
 		r.keys = append(r.keys, keyAt(keys, i))
@@ -469,7 +469,7 @@ func (r *receiver) split(keys, tiers []byte, tier byte) (all, some []uint64) {
 }
 
 // reset empties a source. A copy that is under way goes on: it has lost what had come.
-func (r *receiver) reset(m *feedpb.Reset) error {
+func (r *inbox) reset(m *feedpb.Reset) error {
 	s, err := r.source(m.GetSource())
 	if err != nil || s == nil {
 		return err
@@ -521,7 +521,7 @@ func (s *heldSource) close() {
 }
 
 // lost ends a stream whose last message came at heard: what is known stays, until it is stale.
-func (r *receiver) lost(heard, now time.Time) {
+func (r *inbox) lost(heard, now time.Time) {
 	r.numbers, r.begun, r.former = nil, nil, nil
 	for _, s := range r.held {
 		s.cut(heard)
@@ -531,7 +531,7 @@ func (r *receiver) lost(heard, now time.Time) {
 }
 
 // tick makes stale what was not followed for too long. What a lost node had is forgotten then, since only a copy can make it count again.
-func (r *receiver) tick(now time.Time) {
+func (r *inbox) tick(now time.Time) {
 	for _, s := range r.held {
 		if s.unfollowed.IsZero() || s.stale || now.Sub(s.unfollowed) < r.staleAfter {
 			continue
@@ -546,7 +546,7 @@ func (r *receiver) tick(now time.Time) {
 }
 
 // due is when the next source becomes stale, zero when none will.
-func (r *receiver) due() time.Time {
+func (r *inbox) due() time.Time {
 	var first time.Time
 	for _, s := range r.held {
 		if at := s.unfollowed.Add(r.staleAfter); !s.unfollowed.IsZero() && !s.stale && (first.IsZero() || at.Before(first)) {
@@ -557,7 +557,7 @@ func (r *receiver) due() time.Time {
 }
 
 // stale says whether any source is.
-func (r *receiver) stale() bool {
+func (r *inbox) stale() bool {
 	for _, s := range r.held {
 		if s.stale {
 			return true
@@ -567,7 +567,7 @@ func (r *receiver) stale() bool {
 }
 
 // silence says of the loads of a node that is stale that they are, once.
-func (r *receiver) silence() {
+func (r *inbox) silence() {
 	if len(r.loads) == 0 {
 		return
 	}
@@ -580,7 +580,7 @@ func (r *receiver) silence() {
 }
 
 // leave closes everything. With gone the fleet is told that the node is none any more.
-func (r *receiver) leave(gone bool) {
+func (r *inbox) leave(gone bool) {
 	for name, s := range r.held {
 		delete(r.held, name)
 		s.close()

@@ -23,7 +23,7 @@ func readAll[P, T any](what string, list []P, limit int, read func(P) (T, error)
 }
 
 // load passes on what the engines of accepted replicas say of themselves.
-func (r *receiver) load(m *feedpb.Loads) error {
+func (r *inbox) load(m *feedpb.Loads) error {
 	all, err := readAll("loads", m.GetLoads(), maxReplicas, loadOf)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (r *receiver) load(m *feedpb.Loads) error {
 }
 
 // meet takes over who else watches the node.
-func (r *receiver) meet(m *feedpb.Peers) error {
+func (r *inbox) meet(m *feedpb.Peers) error {
 	all, err := readAll("peers", m.GetInstances(), maxPeers, func(i string) (string, error) { return i, short("instance", i, maxInstance) })
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (r *receiver) meet(m *feedpb.Peers) error {
 }
 
 // charges passes on what another router has sent to endpoints of this node. A node cannot tell of others' endpoints, and not twice of one charge.
-func (r *receiver) charges(m *feedpb.Charges) error {
+func (r *inbox) charges(m *feedpb.Charges) error {
 	origin := m.GetInstance()
 	made, err := readAll("charges", m.GetMade(), maxCharges, chargeOf)
 	released, err2 := readAll("releases", m.GetReleased(), maxCharges, releaseOf)
@@ -91,7 +91,7 @@ func (r *receiver) charges(m *feedpb.Charges) error {
 }
 
 // record passes on a record of one of this router's decisions.
-func (r *receiver) record(m *feedpb.Record) error {
+func (r *inbox) record(m *feedpb.Record) error {
 	rec, err := recordOf(m)
 	if err != nil {
 		return malformed("%v", err)

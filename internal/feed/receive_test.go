@@ -81,7 +81,7 @@ func tellRecordFor(instance string) *feedpb.NodeMessage {
 	return &feedpb.NodeMessage{Message: &feedpb.NodeMessage_Record{Record: &feedpb.Record{Instance: instance, Id: instance + "-1", Pool: "chat"}}}
 }
 
-// bench is a router without connections: tests hand messages to its receivers.
+// bench is a router without connections: tests hand messages to the inboxes of its nodes.
 type bench struct {
 	t     testing.TB
 	fleet *modelFleet

@@ -52,10 +52,10 @@ const (
 
 // RouterMetrics are the metrics of the router's side. Series of a node are removed when it is no node of the router any more.
 type RouterMetrics struct {
-	up, stale, refused                     *prometheus.GaugeVec
-	streams, ended, blocks, bytes, copies  *prometheus.CounterVec
-	refusals, charges, records             *prometheus.CounterVec
-	copySeconds                            prometheus.Histogram
+	up, stale, refused                    *prometheus.GaugeVec
+	streams, ended, blocks, bytes, copies *prometheus.CounterVec
+	refusals, charges, records            *prometheus.CounterVec
+	copySeconds                           prometheus.Histogram
 }
 
 // NewRouterMetrics registers the metrics; a nil Registerer leaves them unregistered.

@@ -48,7 +48,7 @@ type watched struct {
 	cancel atomic.Pointer[context.CancelCauseFunc] // ends the stream; nil between two
 
 	mu        sync.Mutex // held while a message is applied
-	rec       *receiver
+	rec       *inbox
 	hello     *feedpb.NodeHello // of the last stream
 	connected bool
 	closed    bool
@@ -72,7 +72,7 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 	}
 	n.out = newOutbox(n.metrics, func(name decisionName) { r.open.take(name) })
 	n.allow.Store(&allow)
-	n.rec = newReceiver(n)
+	n.rec = newInbox(n)
 	n.timer = time.AfterFunc(time.Hour, n.look0)
 	n.timer.Stop()
 	set(n.metrics.stale, true)
@@ -80,7 +80,9 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 }
 
 // rules are the address that endpoints without one have, and the further ones that the node may announce.
-func (n *watched) rules() (dialled netip.Addr, allow []netip.Prefix) { return n.addr.Addr(), *n.allow.Load() }
+func (n *watched) rules() (dialled netip.Addr, allow []netip.Prefix) {
+	return n.addr.Addr(), *n.allow.Load()
+}
 
 // again ends the stream so that another one brings all blocks. It may be called from any goroutine and waits for nothing.
 func (n *watched) again() {

@@ -82,6 +82,10 @@ func (st *stream) signal() {
 // copied. The caller holds the node's mutex.
 func (st *stream) announce(a *announcement) {
 	st.mu.Lock()
+	if st.ended {
+		st.mu.Unlock()
+		return
+	}
 	st.replicas = message{data: a.data}
 	st.put(st.replicas)
 	var fresh []uint32
@@ -103,9 +107,11 @@ func (st *stream) announce(a *announcement) {
 		// With the source's mutex, so that a state that changes at this time comes after this one.
 		at.source.mu.Lock()
 		st.mu.Lock()
-		st.known[number] = &follower{source: at.source, place: at.place}
-		st.todo = append(st.todo, number)
-		st.begin(at.source)
+		if !st.ended {
+			st.known[number] = &follower{source: at.source, place: at.place}
+			st.todo = append(st.todo, number)
+			st.begin(at.source)
+		}
 		st.mu.Unlock()
 		at.source.mu.Unlock()
 	}

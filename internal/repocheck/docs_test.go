@@ -20,9 +20,11 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/doctor"
+	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
+	"github.com/kvsteer/kvsteer/internal/scrape"
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 	"github.com/kvsteer/kvsteer/kvindex"
@@ -38,6 +40,7 @@ var generated = []struct {
 	text       func(*testing.T) string
 }{
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
+	{"node configuration", "docs/configuration.md", func(*testing.T) string { return config.NodeReference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
 	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
@@ -114,9 +117,12 @@ func metricsTable(t *testing.T) string {
 	config.NewMetrics(&r, time.Now())
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
+	feed.NewNodeMetrics(&r)
 	pool.NewMetrics(&r)
 	discover.NewMetrics(&r)
 	fleet.NewMetrics(&r)
+	feed.NewRouterMetrics(&r)
+	scrape.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

@@ -170,8 +170,10 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 }
 
 func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.open, c.peerOpen, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem,
-		c.engineRunning, c.engineWaiting, c.engineUsage, c.engineHits, c.engineQueries, c.engineSleeping, c.engineStale} {
+	for _, d := range []*prometheus.Desc{
+		c.percent, c.decisions, c.open, c.peerOpen, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem,
+		c.engineRunning, c.engineWaiting, c.engineUsage, c.engineHits, c.engineQueries, c.engineSleeping, c.engineStale,
+	} {
 		ch <- d
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -431,7 +432,7 @@ func engineArgs(t *testing.T, file string, engine container) {
 	t.Helper()
 	out := run(t, ".", kvsteer(t), "engine-args", "--config", file, "--format", "container")
 	var want container
-	if err := yaml.NewDecoder(strings.NewReader(out)).Decode(&want); err != nil && err != io.EOF {
+	if err := yaml.NewDecoder(strings.NewReader(out)).Decode(&want); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if len(want.Args) < 6 {

@@ -161,7 +161,7 @@ func agree(t *testing.T, objects []object, secrets []string) {
 	}
 	backend := func(what string, name gwapiv1.ObjectName, port *gwapiv1.PortNumber) {
 		s, ok := services[string(name)]
-		if !ok || port == nil || !slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == int32(*port) }) {
+		if !ok || port == nil || !slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == *port }) {
 			t.Errorf("%s: no Service %s with that port", what, name)
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -33,12 +34,14 @@ func (f *servedFleet) served() []feed.Replica {
 	return f.replicas
 }
 
-func (f *servedFleet) Sink(string, string, int) (feed.Sink, error) { return nil, errors.New("not wanted") }
-func (f *servedFleet) Load(string, []feed.Load)                    {}
-func (f *servedFleet) Charge(string, feed.Charge)                  {}
-func (f *servedFleet) Release(string, string, uint64)              {}
-func (f *servedFleet) Gone(string)                                 {}
-func (f *servedFleet) Record(feed.Record)                          {}
+func (f *servedFleet) Sink(string, string, int) (feed.Sink, error) {
+	return nil, errors.New("not wanted")
+}
+func (f *servedFleet) Load(string, []feed.Load)       {}
+func (f *servedFleet) Charge(string, feed.Charge)     {}
+func (f *servedFleet) Release(string, string, uint64) {}
+func (f *servedFleet) Gone(string)                    {}
+func (f *servedFleet) Record(feed.Record)             {}
 
 // TestNodeSecured holds that a node with mutual TLS and a token lets only routers in that have both, takes a token over that changes, and hands out
 // the tokenizer files that it offers.
@@ -83,7 +86,7 @@ func TestNodeSecured(t *testing.T) {
 			t.Fatal(err)
 		}
 		fleet := new(servedFleet)
-		r, err := feed.NewRouter(feed.RouterOptions{Release: "test", Instance: "router", Fleet: fleet, TLS: c, Token: func() string {
+		r, err := feed.NewRouter(feed.RouterOptions{Release: "test", Instance: "router", Fleet: fleet, TLS: func() *tls.Config { return c }, Token: func() string {
 			mu.Lock()
 			defer mu.Unlock()
 			return token

@@ -32,6 +32,7 @@ type Config struct {
 	Nodes      []NodeSource `yaml:"nodes" doc:"The nodes (kvsteer node) that tell of their engines and of what is in their caches."`
 	Feed       Feed         `yaml:"feed"`
 	DNSRefresh Duration     `yaml:"dns_refresh" default:"1s" doc:"Time between two questions for a DNS name of nodes or of a pool. An endpoint that DNS does not give any more gets nothing new after that time. Range: 100ms to 1h."`
+	DNSServers []string     `yaml:"dns_servers" doc:"Name servers that are asked, in turn: ip:port. Not set: those of /etc/resolv.conf."`
 
 	Pools []Pool `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
 	Envoy Envoy  `yaml:"envoy"`

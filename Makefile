@@ -2,6 +2,7 @@
 
 GO      ?= go
 ARGS    ?=
+IMAGE   ?= docker.io/library/kvsteer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 TOOLS   := $(GO) tool -modfile=tools/go.mod
 
@@ -28,7 +29,7 @@ image: ## Build the container image for amd64 and arm64 into bin/image, without 
 	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" \
 	    -o bin/image/linux-$$arch/kvsteer ./cmd/kvsteer || exit 1; \
 	done; \
-	$(GO) -C deploy/image run . --version "$(VERSION)" --revision "$$(git rev-parse HEAD 2>/dev/null)" \
+	$(GO) -C deploy/image run . --name "$(IMAGE)" --version "$(VERSION)" --revision "$$(git rev-parse HEAD 2>/dev/null)" \
 	  --date "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)}" --out ../../bin/image \
 	  --binary linux/amd64=../../bin/image/linux-amd64/kvsteer --binary linux/arm64=../../bin/image/linux-arm64/kvsteer
 

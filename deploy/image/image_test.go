@@ -163,7 +163,8 @@ func reading(t *testing.T, path string) v1.ImageIndex {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Manifests) != 1 || !m.Manifests[0].MediaType.IsIndex() || m.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "kvsteer:v1.2.3" {
+	if len(m.Manifests) != 1 || !m.Manifests[0].MediaType.IsIndex() || m.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "v1.2.3" ||
+		m.Manifests[0].Annotations["io.containerd.image.name"] != "docker.io/library/kvsteer:v1.2.3" {
 		t.Fatalf("the layout holds %+v", m.Manifests)
 	}
 	index, err := l.ImageIndex(m.Manifests[0].Digest)

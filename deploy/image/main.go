@@ -40,7 +40,7 @@ func run(args []string) error {
 	flags.StringVar(&o.Licences, "licences", "../..", "folder with LICENSE and THIRD_PARTY_NOTICES")
 	flags.Int64Var(&seconds, "date", 0, "date of the image and of its files, in seconds since 1970: that of the commit")
 	flags.StringVar(&out, "out", "", "folder that the OCI layout is written to, as oci and as kvsteer.tar")
-	flags.StringVar(&name, "name", "kvsteer", "name of the image for whoever loads kvsteer.tar")
+	flags.StringVar(&name, "name", "docker.io/library/kvsteer", "name of the image for whoever loads kvsteer.tar")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	digest, err := Write(index, out, name+":"+o.Version)
+	digest, err := Write(index, out, name, o.Version)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // Write writes an index to dir/oci as an OCI layout, which crane push takes, and to dir/kvsteer.tar as the same in one file, which
 // docker load, podman load and ctr images import take. What stood there is replaced. It returns the digest of the index.
-func Write(index v1.ImageIndex, dir, name string) (string, error) {
+func Write(index v1.ImageIndex, dir, name, tag string) (string, error) {
 	digest, err := index.Digest()
 	if err != nil {
 		return "", err
@@ -28,10 +28,10 @@ func Write(index v1.ImageIndex, dir, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// One image for several platforms, which all is known under the name.
+	// One image for several platforms, known by one name: containerd and Docker read the first of these, others the tag alone.
 	err = l.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          name,
-		"org.opencontainers.image.ref.name": name,
+		"io.containerd.image.name":          name + ":" + tag,
+		"org.opencontainers.image.ref.name": tag,
 	}))
 	if err != nil {
 		return "", err

@@ -52,9 +52,7 @@ func TestListIsWalked(t *testing.T) {
 		var live, dead []string
 		for i := range 3 {
 			live = append(live, startEngine(t, fmt.Sprint("live", i), "tcp", "127.0.0.1:0").addr)
-			e := startEngine(t, "dead", "tcp", "127.0.0.1:0")
-			e.stop()
-			dead = append(dead, e.addr)
+			dead = append(dead, refusing(t))
 		}
 		const unknown = "127.0.0.1:1"
 		p := startEnvoy(t, s, Options{Routers: []string{router.addr}, Pools: []Pool{{Name: "chat", Endpoints: append(append([]string(nil), live...), dead...)}}})

@@ -26,7 +26,9 @@ func TestModelFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	of := func(name, text string) feed.File { return feed.File{Name: name, SHA256: sha256.Sum256([]byte(text)), Size: int64(len(text))} }
+	of := func(name, text string) feed.File {
+		return feed.File{Name: name, SHA256: sha256.Sum256([]byte(text)), Size: int64(len(text))}
+	}
 	write("tokenizer.json", `{"model": 1}`)
 	write("chat_template.jinja", "{{ x }}")
 	write("model.safetensors", "weights are nobody's business")

@@ -56,10 +56,7 @@ func newNodeSite(t *testing.T) *nodeSite {
 // write replaces the file.
 func (s *nodeSite) write(engines ...string) {
 	s.t.Helper()
-	text := s.head
-	for _, e := range engines {
-		text += "  - " + e + "\n"
-	}
+	text := s.head + "  - " + strings.Join(engines, "\n  - ") + "\n"
 	if err := errors.Join(os.WriteFile(s.path+".new", []byte(text), 0o600), os.Rename(s.path+".new", s.path)); err != nil {
 		s.t.Fatal(err)
 	}

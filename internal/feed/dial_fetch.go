@@ -56,7 +56,7 @@ func (r *Router) Fetch(ctx context.Context, node string, file File, dir string, 
 func (r *Router) download(ctx context.Context, addr netip.AddrPort, file File, to io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stall := time.AfterFunc(connectTimeout+fetchStall, func() { cancel(fmt.Errorf("nothing came for %s", fetchStall)) })
+	stall := time.AfterFunc(r.stallTimeout, func() { cancel(fmt.Errorf("nothing came for %s", r.stallTimeout)) })
 	defer stall.Stop()
 	c, err := r.connection(addr, func(int) {})
 	if err != nil {
@@ -76,7 +76,7 @@ func (r *Router) download(ctx context.Context, addr netip.AddrPort, file File, t
 		if err != nil {
 			return causeOr(ctx, err)
 		}
-		stall.Reset(fetchStall)
+		stall.Reset(r.stallTimeout)
 		if size += int64(len(m.GetContent())); size > file.Size {
 			return fmt.Errorf("it is longer than the %d bytes that were announced", file.Size)
 		}

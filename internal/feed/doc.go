@@ -6,6 +6,10 @@
 //	n.Announce([]feed.Replica{{Endpoint: ":8000", Pool: "chat", Models: []string{"llama"}, Sources: []uint32{source.Number()}}})
 //	err = n.Run(ctx, listener)
 //
+//	r, err := feed.NewRouter(feed.RouterOptions{Instance: router.Instance(), Release: version, Fleet: fleet, TLS: tls, Metrics: feed.NewRouterMetrics(reg)})
+//	r.Set([]feed.Address{{Addr: "10.0.0.7:9010"}}) // at any time
+//	err = r.Run(ctx)
+//
 // # One stream
 //
 // A router opens one stream to each node (feedpb/feed.proto). It begins with the router's hello, within 5 s, and the node's answer, which
@@ -29,14 +33,60 @@
 // # Copies and deltas
 //
 // Begin opens a copy. What a router knew of the source stays matched meanwhile, but no more changes of it come: it counts as lost from
-// there on, as on a lost stream, and what comes belongs to the copy. At End the copy is the source's set exactly and takes the place of what was known. From then on
-// deltas are net changes: what came and went within one window does not leave the node. Begin may come for a source that has ended before: what
-// the router took too long to read was dropped, and is copied again for it alone.
+// there on, as on a lost stream, and what comes belongs to the copy. At End the copy is the source's set exactly and takes the place of what was
+// known. From then on deltas are net changes: what came and went within one window (20 ms or 4,096 blocks) does not leave the node. Begin may come
+// for a source whose copy has ended: what the router took too long to read was dropped, and is copied again for it alone. A reset empties what is
+// known, and a copy that is under way, which goes on.
 //
 // A delta is applied in order: removed keys, first from the device and then from any tier, then added keys, first to any tier and then to
-// the device. Applied so, key by key, both tiers are prefix-closed at every moment, as each was a subset of the other's parents: removals are ordered
-// children first, additions parents first. In a copy the keys of a delta may be known already or not: a copy is applied without regard
-// to that.
+// the device. Applied so, key by key, both tiers are prefix-closed at every moment, and the device's blocks are a subset of the other's. In a copy the keys of
+// a delta may be known already or not, and their parents may come later; at End all is in order.
+//
+// A window in which a block left the device and two were computed, as a NodeMessage of 35 bytes:
+//
+//	3a 21                            delta, 33 bytes
+//	  08 05                          source 5
+//	  12 08 88 77 66 55 44 33 22 11  removed: the fingerprint 1122334455667788, little-endian
+//	  1a 01 02                       from the device only
+//	  22 10 a8 a7 a6 a5 a4 a3 a2 a1  added: two fingerprints, the parent first,
+//	        b8 b7 b6 b5 b4 b3 b2 b1  to all tiers, as nothing else is said
+//
+// # Slow routers
+//
+// Whoever tells a source something waits for no router: a message is encoded once, and each stream has a queue of its own for it. A queue is bounded
+// in bytes. When a message does not fit, everything in the queue is dropped, and all sources are copied anew to this stream; resets and states are
+// told at once. What routers tell each other gets in as long as the queue is half empty (releases and records: three quarters), and is counted otherwise. Loads
+// and peers are beside the queue: the last ones count. Blocks are copied to four streams at a time. Each has a turn of a second while others
+// wait, so a router that does not read delays nobody. A stream of which nothing is read for a minute is ended.
+//
+// # What a peer can do
+//
+// A node takes 256 streams, 64 of one address, and twice as many connections. A handshake and a hello have 5 s, a message has 1 MiB at most, and every list and
+// text in it has a bound: what exceeds it ends the stream, and is counted. Charges come in the name of the router whose stream it is. Who
+// is on the other end is for TLS with client certificates, and for a bearer token, to say; clear text is served on loopback only, unless it is allowed.
+// Files are read by their hash, out of those that the node offers, four at a time. Token ids and prompts are in no message.
 //
 // A router that is not among the peers any more is gone, whether a message of charges said so or not.
+//
+// A router takes 4,096 nodes, and of one of them messages of 4 MiB, replicas and peers by the thousand, and as many blocks of a source as its options say. A
+// message that no node sends ends the stream with nothing of it applied, and the next attempt waits, up to 5 s. A node speaks for endpoints at the address that
+// was dialled and at those that its configuration allows, and for none that another node announced first; blocks, loads and charges of all others are
+// dropped. So it can draw requests to its own engines, or keep them away, and to no others. In clear text a router dials loopback addresses only, unless more
+// is allowed, and a certificate with IP addresses must have the dialled one among them.
+//
+// # Stale blocks
+//
+// A router believes what it has been told for 3 s from the last message of a stream that was lost, or from the begin of a copy to its end. Then the sink is told
+// that it is not connected, until a copy is complete: also when the stream is back before, and the engine connected. After a lost stream what was
+// known is forgotten then, as only a copy can replace it. A stream on which nothing came for 3 s is ended; a node that has nothing to say says so each second.
+//
+// # Concurrency
+//
+// All methods of a Node, a Source and a Router may be called from any goroutine, with the exception that a Source is a subscriber's Sink, whose calls come
+// from one goroutine; they never wait for a peer. What a Source is told goes to each router in that order; what two sources are told has no order. Run
+// starts all goroutines and returns when they have ended.
+//
+// A router calls its Fleet and its Sinks from one goroutine per node at a time, and from a timer's in between; calls that concern one node never overlap. While a node
+// is away the replicas stay; the sinks are closed when the node withdraws their replica, when it is no node any more, and before Run returns. Charged,
+// Released and Pass take a lock for the time of a map's update, and never call the Fleet.
 package feed

@@ -3,6 +3,8 @@ package feed
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kvsteer/kvsteer/subscriber"
 )
 
 // Bounds of what either side takes from the other. A message beyond them ends the stream: a peer that speaks this protocol keeps to them.
@@ -19,7 +21,7 @@ const (
 	maxReplicas = 1 << 12 // of a node
 	maxModels   = 256     // of a replica
 	maxAdapters = 1 << 12
-	maxSources  = 1 << 10
+	maxSources  = subscriber.MaxRanks
 	maxProblems = 64
 	maxFiles    = 64
 	maxPeers    = 1 << 12

@@ -44,7 +44,7 @@ type NodeOptions struct {
 	// Alive is how long a stream is silent at most. Default 1 s.
 	Alive time.Duration
 
-	// Stall is how long one message may take to be handed to the transport before the stream is ended. Default 60 s.
+	// Stall is how long one message may take to be handed to the transport before the stream is ended, and a whole file. Default 60 s.
 	Stall time.Duration
 
 	// Files are offered to routers. Default: none.
@@ -109,13 +109,16 @@ func (o *NodeOptions) fill() error {
 
 // Node serves what it is told of its engines to routers.
 type Node struct {
-	o        NodeOptions
-	instance string
-	speaks   versions
-	windows  *windows
-	turns    *turns
-	now      func() time.Time
-	all      atomic.Pointer[[]*stream] // registered; never changed once stored
+	o         NodeOptions
+	instance  string
+	speaks    versions
+	helloWait time.Duration // for a router's hello
+	part      int           // blocks of one part of a copy
+	windows   *windows
+	turns     *turns
+	now       func() time.Time
+	all       atomic.Pointer[[]*stream] // registered; never changed once stored
+	others    atomic.Bool               // streams have come or gone, and those that stayed are to be told
 
 	mu        sync.Mutex
 	last      uint32             // number of a source
@@ -145,6 +148,7 @@ func NewNode(o NodeOptions) (*Node, error) {
 	o.Name, o.Release = valid(o.Name, maxName), valid(o.Release, maxName)
 	n := &Node{
 		o: o, instance: newInstance(), speaks: spoken(o.Release), windows: newWindows(o.Window), turns: newTurns(o.MaxCopies, copyQuantum), now: time.Now,
+		helloWait: connectWait, part: maxKeys,
 		sources: make(map[uint32]*Source), addresses: make(map[string]int),
 	}
 	n.all.Store(new([]*stream))
@@ -188,9 +192,17 @@ func (n *Node) Announce(replicas []Replica) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	kept := make([]Replica, 0, len(replicas))
+	numbers := make(map[uint32]bool)
 	for _, r := range replicas {
 		r = r.valid()
-		if err := cmp.Or(r.check(), few("replicas", len(kept)+1, maxReplicas)); err != nil {
+		err := cmp.Or(r.check(), few("replicas", len(kept)+1, maxReplicas))
+		for _, number := range r.Sources {
+			if numbers[number] {
+				err = cmp.Or(err, fmt.Errorf("source %d stands for two ranks", number))
+			}
+			numbers[number] = true
+		}
+		if err != nil {
 			n.o.Log.Error("an engine is not announced", "pool", r.Pool, "endpoint", r.Endpoint, "error", err)
 			continue
 		}
@@ -257,9 +269,8 @@ func (n *Node) join(st *stream) {
 	n.o.Metrics.streams.Set(float64(len(all)))
 	st.announce(n.announced)
 	st.setLoads(n.loads)
-	for _, other := range all {
-		other.setPeers()
-	}
+	st.setPeers()
+	n.others.Store(true)
 }
 
 // leave is told of a stream's end.
@@ -277,8 +288,8 @@ func (n *Node) leave(st *stream) {
 	gone := encodeCharges(&feedpb.Charges{Instance: st.instance, Gone: true})
 	for _, other := range all {
 		other.say(message{data: gone})
-		other.setPeers()
 	}
+	n.others.Store(true)
 }
 
 // peers are the routers other than one.

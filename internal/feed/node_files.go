@@ -27,12 +27,11 @@ type FileSource interface {
 const (
 	filePart   = 64 << 10 // bytes of one message
 	maxFetches = 4        // at a time
-	fetchLimit = 2 * time.Minute
 )
 
-// Fetch sends a file in parts.
+// Fetch sends a file in parts. The handler waits for whatever ends it: sending to a router that does not read would not.
 func (s *service) Fetch(r *feedpb.FetchRequest, g grpc.ServerStreamingServer[feedpb.FetchReply]) error {
-	ctx, m := g.Context(), s.node.o.Metrics
+	ctx, n := g.Context(), s.node
 	if len(r.GetSha256()) != sha256.Size {
 		return s.refuse(ctx, refusedInvalid, codes.InvalidArgument, "a hash of %d bytes", len(r.GetSha256()))
 	}
@@ -42,27 +41,37 @@ func (s *service) Fetch(r *feedpb.FetchRequest, g grpc.ServerStreamingServer[fee
 		return s.refuse(ctx, refusedFetches, codes.ResourceExhausted, "the node sends as many files as it does at a time")
 	}
 	defer func() { <-s.fetches }()
-	if s.node.o.Files == nil {
+	if n.o.Files == nil {
 		return status.Error(codes.NotFound, "the node offers no files")
 	}
-	f, size, ok := s.node.o.Files.Open([sha256.Size]byte(r.GetSha256()))
+	f, size, ok := n.o.Files.Open([sha256.Size]byte(r.GetSha256()))
 	if !ok {
 		return status.Error(codes.NotFound, "the node offers no such file")
 	}
-	defer f.Close()
-	m.fetches.Inc()
-	end := time.Now().Add(fetchLimit)
+	n.o.Metrics.fetches.Inc()
+	sent := make(chan error, 1)
+	s.tasks.Go(func() {
+		defer f.Close()
+		sent <- sendFile(f, size, g, n.o.Metrics)
+	})
+	timer := time.NewTimer(n.o.Stall)
+	defer timer.Stop()
+	select {
+	case err := <-sent:
+		return err
+	case <-timer.C:
+		return s.refuse(ctx, refusedStalled, codes.DeadlineExceeded, "the file took longer than %v", n.o.Stall)
+	case <-s.closing:
+		return errClosing
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func sendFile(f io.Reader, size int64, g grpc.ServerStreamingServer[feedpb.FetchReply], m *NodeMetrics) error {
 	part := make([]byte, filePart)
 	for left := size; left > 0; {
-		select {
-		case <-s.closing:
-			return errClosing
-		default:
-		}
-		if time.Now().After(end) {
-			return s.refuse(ctx, refusedStalled, codes.DeadlineExceeded, "the file took longer than %v", fetchLimit)
-		}
-		n, err := io.ReadFull(f, part[:min(int64(filePart), left)])
+		n, err := io.ReadFull(f, part[:min(filePart, left)])
 		if err != nil {
 			return status.Error(codes.DataLoss, "the file has changed")
 		}

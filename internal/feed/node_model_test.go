@@ -55,7 +55,6 @@ type receiver struct {
 	tree    *tree
 	stream  *stream
 	sources map[uint32]*received
-	peers   []string
 	loads   int
 	gone    []string
 }
@@ -368,6 +367,7 @@ func TestStreamsFollowSources(t *testing.T) {
 		n := testNode(t, NodeOptions{WindowKeys: 1 + r.IntN(60), MaxCopies: 1 + r.IntN(2)})
 		clock := time.Unix(1000, 0)
 		n.now = func() time.Time { return clock }
+		n.part = 1 + r.IntN(40)
 		shape := newTree(r, 30+r.IntN(300))
 		var engines []*engine
 		grow := func() {
@@ -445,7 +445,7 @@ func TestStreamsFollowSources(t *testing.T) {
 				t.Fatalf("seed %d: the ledger, -announced +kept:\n%s", seed, diff)
 			}
 		}
-		for range len(routers) { // who waits for a turn gets it when the others are done
+		for range routers { // who waits for a turn gets it when the others are done
 			for _, rt := range routers {
 				settle(t, rt)
 			}

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	helloWait     = 5 * time.Second
+	connectWait   = 5 * time.Second // for the handshake of a connection, and for the hello of a stream
 	stopGrace     = 500 * time.Millisecond
 	refusedLog    = time.Minute // least time between two lines about refusals
 	callsPerConn  = 16          // streams and fetches of one connection
@@ -51,7 +51,7 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
-		grpc.ConnectionTimeout(helloWait),
+		grpc.ConnectionTimeout(connectWait),
 		// Routers ping every 10 s; whoever pings more often than twice that is taken for an attacker.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// A router that vanished without closing would keep its stream, and its charges, for ever.
@@ -105,7 +105,8 @@ func loopback(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// watch ends turns of streams whose routers do not read, and then those streams, until ctx ends.
+// watch ends turns of streams whose routers do not read, and then those streams, until ctx ends. It has routers told of each other: not each time that one
+// comes, since when all are restarted that would be as many messages as there are pairs of them.
 func (n *Node) watch(ctx context.Context) {
 	t := time.NewTicker(copyQuantum / 4)
 	defer t.Stop()
@@ -115,9 +116,13 @@ func (n *Node) watch(ctx context.Context) {
 			return
 		case now := <-t.C:
 			n.turns.expire(now)
+			changed := n.others.Swap(false)
 			for _, st := range n.streams() {
 				if since := st.sending.Load(); since != 0 && now.UnixNano()-since > int64(n.o.Stall) {
 					st.stall()
+				}
+				if changed {
+					st.setPeers()
 				}
 			}
 		}

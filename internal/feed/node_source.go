@@ -142,8 +142,8 @@ func (s *Source) tell(m message) {
 
 // chunk is the next part of a copy, and whether it is the last. The caller holds the source's mutex.
 func (s *Source) chunk(c *cursor) (m message, done bool) {
-	n := min(maxKeys, s.ledger.blocks)
-	keys, tiers, done := s.ledger.read(c, maxKeys, make([]byte, 0, n*keySize), make([]byte, 0, n))
+	n := min(s.node.part, s.ledger.blocks)
+	keys, tiers, done := s.ledger.read(c, s.node.part, make([]byte, 0, n*keySize), make([]byte, 0, n))
 	if len(tiers) == 0 {
 		return m, done
 	}

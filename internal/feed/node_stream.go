@@ -29,7 +29,7 @@ func (s *service) Watch(g grpc.BidiStreamingServer[feedpb.RouterMessage, feedpb.
 	// Counted by the goroutine: gRPC ends the stream by itself when it cannot take a message.
 	s.tasks.Go(func() { received <- s.ended(ctx, s.receive(g, hello, joined)) })
 
-	timer := time.NewTimer(helloWait)
+	timer := time.NewTimer(n.helloWait)
 	defer timer.Stop()
 	var h *feedpb.RouterHello
 	select {
@@ -37,7 +37,7 @@ func (s *service) Watch(g grpc.BidiStreamingServer[feedpb.RouterMessage, feedpb.
 	case err := <-received:
 		return err
 	case <-timer.C:
-		return s.refuse(ctx, refusedSilent, codes.DeadlineExceeded, "no hello within %v", helloWait)
+		return s.refuse(ctx, refusedSilent, codes.DeadlineExceeded, "no hello within %v", n.helloWait)
 	case <-s.closing:
 		return errClosing
 	case <-ctx.Done():

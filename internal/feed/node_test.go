@@ -449,6 +449,66 @@ func TestFetch(t *testing.T) {
 	}
 }
 
+// endless is a file that is never read to its end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endless) Close() error               { return nil }
+func (endless) Open([sha256.Size]byte) (io.ReadCloser, int64, bool) {
+	return endless{}, 1 << 40, true
+}
+
+// TestFetchesThatAreNotRead end, and are so many at most.
+func TestFetchesThatAreNotRead(t *testing.T) {
+	n := testNode(t, NodeOptions{Files: endless{}, Stall: time.Second})
+	address := serve(t, n)
+	var all []grpc.ServerStreamingClient[feedpb.FetchReply]
+	for range maxFetches {
+		w, err := dial(t, address).Fetch(t.Context(), &feedpb.FetchRequest{Sha256: make([]byte, sha256.Size)})
+		check(t, err)
+		all = append(all, w)
+	}
+	until(t, "all have begun", func() bool { return testutil.ToFloat64(n.o.Metrics.fetches) == maxFetches })
+	w, err := dial(t, address).Fetch(t.Context(), &feedpb.FetchRequest{Sha256: make([]byte, sha256.Size)})
+	check(t, err)
+	if _, err := w.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
+	}
+	until(t, "they are ended", func() bool { return testutil.ToFloat64(n.o.Metrics.refused[refusedStalled]) == maxFetches })
+	for _, w := range all {
+		for err = nil; err == nil; {
+			_, err = w.Recv()
+		}
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNodeMetrics(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	n := testNode(t, NodeOptions{Metrics: NewNodeMetrics(reg)})
+	a, b := n.Source(), n.Source()
+	n.Announce([]Replica{{Endpoint: ":1", Pool: "chat", Sources: []uint32{a.Number(), b.Number()}}})
+	for _, s := range []*Source{a, b} {
+		s.Store(subscriber.Any, sequence(1, 10))
+		s.Describe(subscriber.Description{Connected: true})
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	check(t, err)
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	check(t, testutil.GatherAndCompare(reg, strings.NewReader(`# HELP kvsteer_feed_node_ledger_blocks Blocks of the endpoint that are kept for routers, of all ranks together.
+# TYPE kvsteer_feed_node_ledger_blocks gauge
+kvsteer_feed_node_ledger_blocks{endpoint=":1",pool="chat"} 20
+`), "kvsteer_feed_node_ledger_blocks"))
+	n.Announce(nil)
+	if count, err := testutil.GatherAndCount(reg, "kvsteer_feed_node_ledger_blocks", "kvsteer_feed_node_ledger_bytes"); count != 0 || err != nil {
+		t.Errorf("%d series of an endpoint that is gone, %v", count, err)
+	}
+}
+
 func TestFilesAreBounded(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	check(t, os.WriteFile(outside, []byte("secret"), 0o600))

@@ -102,7 +102,7 @@ func TestReceivedTypesAreChecked(t *testing.T) {
 		"long adapter":   {replica(func(p *feedpb.Replica) { p.Adapters[0].Name = long }), "adapter of 5000 bytes"},
 		"long path":      {replica(func(p *feedpb.Replica) { p.Adapters[0].Path = long }), "adapter's path of 5000 bytes"},
 		"long problem":   {replica(func(p *feedpb.Replica) { p.Problems = []string{long} }), "problem of 5000 bytes"},
-		"many sources":   {replica(func(p *feedpb.Replica) { p.Sources = make([]uint32, 1025) }), "1025 sources, at most 1024"},
+		"many sources":   {replica(func(p *feedpb.Replica) { p.Sources = make([]uint32, 65) }), "65 sources, at most 64"},
 		"many models":    {replica(func(p *feedpb.Replica) { p.Models = make([]string, 257) }), "257 models"},
 		"short hash":     {replica(func(p *feedpb.Replica) { p.Files[0].Sha256 = []byte{1} }), "hash of 1 bytes"},
 		"huge file":      {replica(func(p *feedpb.Replica) { p.Files[0].Size = math.MaxUint64 }), "file of"},

@@ -23,11 +23,11 @@ type decisionName struct {
 	number uint64
 }
 
-// Charged tells the other routers what this one has sent to an endpoint. It goes to the node that speaks for the endpoint, and nowhere if none does.
-// It may be called from any goroutine, also before Run, and waits for nothing.
+// Charged tells the other routers what this one has sent to an endpoint. It goes to the node that speaks for the endpoint, and nowhere if none does or
+// if that node has no other router. It may be called from any goroutine, also before Run, and waits for nothing.
 func (r *Router) Charged(c Charge) {
 	n, announced := r.owners.of(c.Endpoint)
-	if n == nil {
+	if n == nil || n.alone.Load() {
 		return
 	}
 	c.Endpoint = announced // the other routers may reach the node at another address
@@ -230,8 +230,8 @@ func (o *outbox) takeRecord() *feedpb.Record {
 	return r
 }
 
-// send writes to a stream what is put in, until ctx or the stream ends. What was taken and could not be sent is lost.
-func (o *outbox) send(ctx context.Context, s conversation) error {
+// send writes to a stream what is put in, until ctx or the stream ends, of which receiving tells. What was taken and could not be sent is lost.
+func (o *outbox) send(ctx context.Context, s conversation) {
 	delay := time.NewTimer(0)
 	defer delay.Stop()
 	for {
@@ -242,31 +242,31 @@ func (o *outbox) send(ctx context.Context, s conversation) error {
 			case <-o.wake:
 				continue
 			case <-ctx.Done():
-				return ctx.Err()
+				return
 			}
 		case charges < maxBatch:
 			delay.Reset(batchDelay)
 			select {
 			case <-delay.C:
 			case <-ctx.Done():
-				return ctx.Err()
+				return
 			}
 		}
 		if c := o.batch(); c != nil {
 			if err := s.Send(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Charges{Charges: c}}); err != nil {
 				o.metrics.charge(chargeDropped, len(c.Made)+len(c.Released))
-				return err
+				return
 			}
 			o.metrics.charge(chargeSent, len(c.Made)+len(c.Released))
 		}
-		for n := 0; n < maxBatch; n++ {
+		for range maxBatch {
 			r := o.takeRecord()
 			if r == nil {
 				break
 			}
 			if err := s.Send(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Record{Record: r}}); err != nil {
 				o.metrics.record(recordDropped)
-				return err
+				return
 			}
 			o.metrics.record(recordPassed)
 		}

@@ -22,11 +22,20 @@ import (
 // Causes for which a router ends a stream.
 var (
 	errSilent  = errors.New("nothing was heard of the node for too long")
-	errConnect = fmt.Errorf("no connection within %s", connectTimeout)
-	errHello   = fmt.Errorf("no hello within %s", helloTimeout)
+	errConnect = errors.New("no connection in time")
+	errHello   = errors.New("no hello in time")
 	errNoHello = errors.New("the node's first message is no hello")
 	errVersion = errors.New("no version of the protocol in common")
 	errAgain   = errors.New("all blocks are needed again")
+)
+
+// lookEvery is the least time between two looks at what is stale.
+const lookEvery = 20 * time.Millisecond
+
+// Announcements of a node are taken at this pace; those that come faster wait, and what is behind them.
+const (
+	announceBurst = 50
+	announceEvery = 100 * time.Millisecond
 )
 
 // maxWarned bounds the refused endpoints of one node that are logged.
@@ -44,6 +53,7 @@ type watched struct {
 	peers int // guarded by origins.mu
 
 	bytes  atomic.Uint64
+	alone  atomic.Bool // the node has said that it has no other router
 	allow  atomic.Pointer[[]netip.Prefix]
 	cancel atomic.Pointer[context.CancelCauseFunc] // ends the stream; nil between two
 
@@ -73,7 +83,7 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 	n.out = newOutbox(n.metrics, func(name decisionName) { r.open.take(name) })
 	n.allow.Store(&allow)
 	n.rec = newInbox(n)
-	n.timer = time.AfterFunc(time.Hour, n.look0)
+	n.timer = time.AfterFunc(time.Hour, n.tick)
 	n.timer.Stop()
 	set(n.metrics.stale, true)
 	return n
@@ -106,7 +116,7 @@ func (n *watched) look(allow []netip.Prefix) {
 // run watches the node until ctx ends. stays says whether the fleet is to hear then that the node is none any more.
 func (n *watched) run(ctx context.Context, leaves func() bool) {
 	defer func() { n.leave(leaves()) }()
-	pace := newRetry()
+	pace := n.r.retry
 	for ctx.Err() == nil {
 		lasted, err := n.converse(ctx)
 		n.ended(ctx, lasted, err)
@@ -122,8 +132,8 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer func() { err = causeOr(ctx, err) }()
-	limit := time.AfterFunc(connectTimeout, func() { cancel(errConnect) })
-	defer limit.Stop()
+	limit := time.AfterFunc(n.r.connectTimeout, func() { cancel(errConnect) })
+	defer func() { limit.Stop() }()
 	s, end, err := n.r.begin(ctx, n.addr, n.received)
 	if err != nil {
 		return 0, err
@@ -138,7 +148,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	if !limit.Stop() {
 		return 0, errConnect
 	}
-	limit = time.AfterFunc(helloTimeout, func() { cancel(errHello) })
+	limit = time.AfterFunc(n.r.helloTimeout, func() { cancel(errHello) })
 	own := spoken(n.r.o.Release)
 	err = s.Send(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Hello{Hello: &feedpb.RouterHello{
 		Protocol: own.newest, Oldest: own.oldest, Release: own.release, Instance: n.r.o.Instance,
@@ -160,9 +170,13 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	began := time.Now()
 	n.begin(hello, cancel)
 	defer n.cancel.Store(nil)
-	wg.Go(func() { n.out.send(ctx, s) }) // an error of it ends the stream for Recv too
+	wg.Go(func() { n.out.send(ctx, s) })
+	room := bucket{most: announceBurst, every: announceEvery}
 	for {
 		m, err := s.Recv()
+		if err == nil && m.GetReplicas() != nil {
+			pause(ctx, room.take(time.Now()))
+		}
 		if err == nil {
 			err = n.receive(m)
 		}
@@ -219,13 +233,10 @@ func (n *watched) receive(m *feedpb.NodeMessage) error {
 	now := time.Now()
 	err := n.rec.apply(m, now)
 	n.heard = time.Now()
-	if m.GetBegin() != nil {
-		n.armLocked(n.heard)
-	}
 	if m.GetEnd() != nil || m.GetReset_() != nil || m.GetReplicas() != nil {
 		n.staleLocked(n.heard)
 	}
-	if n.said != "connected" && n.heard.Sub(n.since) >= newRetry().stable {
+	if n.said != "connected" && n.heard.Sub(n.since) >= n.r.retry.stable {
 		n.sayLocked("connected")
 	}
 	return err
@@ -248,7 +259,7 @@ func (n *watched) ended(ctx context.Context, lasted time.Duration, err error) {
 	if reason == endAgain || reason == endStopped {
 		return
 	}
-	if n.short++; lasted >= newRetry().stable {
+	if n.short++; lasted >= n.r.retry.stable {
 		n.short = 0
 	}
 	n.sayLocked(string(reason))
@@ -267,8 +278,8 @@ func (n *watched) sayLocked(state string) {
 	n.log.Warn("node not connected", "why", n.problem)
 }
 
-// look0 is what the timer does.
-func (n *watched) look0() {
+// tick is what the timer does. It goes off each StaleAfter at the latest while the node is connected, so what becomes stale is seen in time.
+func (n *watched) tick() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -293,7 +304,7 @@ func (n *watched) armLocked(now time.Time) {
 		n.timer.Stop()
 		return
 	}
-	n.timer.Reset(max(due.Sub(now), time.Millisecond))
+	n.timer.Reset(max(due.Sub(now), lookEvery))
 }
 
 // staleLocked says whether anything of the node is stale.
@@ -308,7 +319,7 @@ func (n *watched) staleLocked(now time.Time) {
 }
 
 func (n *watched) isStaleLocked(now time.Time) bool {
-	return !n.connected && now.Sub(n.heard) >= n.r.o.StaleAfter || n.rec.stale()
+	return !n.connected && now.Sub(n.heard) >= n.r.o.StaleAfter || n.rec.stales > 0
 }
 
 // refusals takes note of what is refused that was not before.
@@ -353,11 +364,10 @@ func (n *watched) status() NodeStatus {
 	}
 	for _, h := range n.rec.held {
 		s.Blocks += h.blocks
-		if h.copying {
-			s.Copies++
-		}
 		if h.sink == nil {
 			s.Unwanted++
+		} else if n.connected && (h.copying || !h.begun) {
+			s.Copies++
 		}
 	}
 	return s

@@ -78,7 +78,7 @@ func (st *stream) startCopy() bool {
 	return true
 }
 
-// chunk copies up to maxKeys blocks. What it puts into the queue is in order with the source's deltas: what they changed before is in it, and
+// chunk copies the next part. What it puts into the queue is in order with the source's deltas: what they changed before is in it, and
 // what they change later comes after it.
 func (st *stream) chunk() bool {
 	s := st.copying // written by this goroutine only

@@ -46,6 +46,7 @@ var generated = []struct {
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
 	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
+	{"charges", "docs/architecture.md", func(*testing.T) string { return chargesTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -94,6 +95,15 @@ func recordsTable() string {
 	return b.String()
 }
 
+func chargesTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, c := range router.ChargeOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Outcome, c.Meaning)
+	}
+	return b.String()
+}
+
 // recorder is a Registerer that keeps what was registered.
 type recorder struct{ all []prometheus.Collector }
 
@@ -118,11 +128,11 @@ func metricsTable(t *testing.T) string {
 	kvindex.NewMetrics(&r, index)
 	subscriber.NewMetrics(&r)
 	feed.NewNodeMetrics(&r)
+	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
+	scrape.NewMetrics(&r)
 	discover.NewMetrics(&r)
 	fleet.NewMetrics(&r)
-	feed.NewRouterMetrics(&r)
-	scrape.NewMetrics(&r)
 	approx.NewMetrics(&r)
 	tokenize.NewMetrics(&r)
 	router.NewMetrics(&r)

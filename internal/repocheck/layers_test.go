@@ -33,8 +33,8 @@ var layers = map[string]int{
 	"internal/demo":         1,
 	"internal/tlsfiles":     1,
 	"internal/eventsources": 1,
-	"internal/discover":     1,
 	"internal/scrape":       1,
+	"internal/discover":     1,
 	"internal/doctor":       2,
 
 	"internal/engineargs": 1,

@@ -49,6 +49,7 @@ func (r *inbox) meet(m *feedpb.Peers) error {
 		return err
 	}
 	r.origins.set(r.n, all)
+	r.n.alone.Store(r.origins.count(r.n) == 0)
 	return nil
 }
 

@@ -46,6 +46,7 @@ var generated = []struct {
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
 	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
+	{"charges", "docs/architecture.md", func(*testing.T) string { return chargesTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -90,6 +91,15 @@ func recordsTable() string {
 	b.WriteString("| outcome | meaning |\n|---|---|\n")
 	for _, r := range router.RecordOutcomes() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Outcome, r.Meaning)
+	}
+	return b.String()
+}
+
+func chargesTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, c := range router.ChargeOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Outcome, c.Meaning)
 	}
 	return b.String()
 }

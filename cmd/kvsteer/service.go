@@ -106,7 +106,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	s.keeper, err = newKeeper(cfg, poolConfigs(cfg, keys), settings, s.router, fleet.Options{Capacity: capacity, Metrics: fleet.NewMetrics(reg)},
-		discover.Options{Log: log.With("component", "discover"), Metrics: discover.NewMetrics(reg)}, log.With("component", "fleet"))
+		discover.Options{Servers: cfg.DNSServers, Log: log.With("component", "discover"), Metrics: discover.NewMetrics(reg)}, log.With("component", "fleet"))
 	if err != nil {
 		return nil, err
 	}

@@ -235,6 +235,7 @@ func TestIsNode(t *testing.T) {
 	}{
 		{"a node's", goodNode, true},
 		{"a node's with problems", "pools: [{engines: 5, endpoits: 6}]", true},
+		{"both", "pools: [{engines: 5, endpoints: 6}]", false},
 		{"a router's", good, false},
 		{"a router's with engines of its own", "engines: {http2: true}\n" + good, false},
 		{"no pools", "listen: x", false},
@@ -251,6 +252,13 @@ func TestIsNode(t *testing.T) {
 			}
 			if got := IsNode(path); got != tt.want {
 				t.Errorf("%v", got)
+			}
+			if _, err := Load(path); (err != nil && strings.Contains(err.Error(), "this is the file of a node")) != tt.want {
+				t.Errorf("Load: %v", err)
+			}
+			routers := strings.Contains(tt.name, "a router's")
+			if _, err := LoadNode(path); (err != nil && strings.Contains(err.Error(), "this is the file of a router")) != routers {
+				t.Errorf("LoadNode: %v", err)
 			}
 		})
 	}

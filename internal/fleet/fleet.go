@@ -79,6 +79,8 @@ type Endpoint struct {
 	Leaving       bool      // it is to get nothing new
 	Node          string    // that announces it; "" for none
 	Since         time.Time // when it was first not given any more; zero while it is given
+
+	addr netip.AddrPort
 }
 
 // Refusal is an endpoint that is not taken.

@@ -63,6 +63,7 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	if !since.IsZero() {
 		r.n.out.again(since.Add(-partSlack))
 	}
+	r.n.alone.Store(r.origins.count(r.n) == 0)
 	return nil
 }
 

@@ -24,11 +24,11 @@ type decisionName struct {
 	number uint64
 }
 
-// Charged tells the other routers what this one has sent to an endpoint. It goes to the node that speaks for the endpoint, and nowhere if none does.
-// It may be called from any goroutine, also before Run, and waits for nothing.
+// Charged tells the other routers what this one has sent to an endpoint. It goes to the node that speaks for the endpoint, and nowhere if none does or
+// if that node has no other router. It may be called from any goroutine, also before Run, and waits for nothing.
 func (r *Router) Charged(c Charge) {
 	n, announced := r.owners.of(c.Endpoint)
-	if n == nil {
+	if n == nil || n.alone.Load() {
 		return
 	}
 	c.Endpoint = announced // the other routers may reach the node at another address

@@ -52,6 +52,7 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	}
 	r.part(all, now)
 	r.origins.set(r.n, all)
+	r.n.alone.Store(r.origins.count(r.n) == 0)
 	var since time.Time
 	for _, i := range all {
 		at, back := r.parted[i]
@@ -63,7 +64,6 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	if !since.IsZero() {
 		r.n.out.again(since.Add(-partSlack))
 	}
-	r.n.alone.Store(r.origins.count(r.n) == 0)
 	return nil
 }
 
@@ -72,8 +72,12 @@ const partSlack = 5 * time.Second
 
 // part notes which of the node's peers are not among these any more. Few come back: another life of a router is another instance.
 func (r *inbox) part(stay []string, at time.Time) {
+	stays := make(map[string]bool, len(stay))
+	for _, i := range stay {
+		stays[i] = true
+	}
 	for _, i := range r.origins.of(r.n) {
-		if !slices.Contains(stay, i) {
+		if !stays[i] {
 			r.partOf(i, at)
 		}
 	}

@@ -129,7 +129,7 @@ func (b *builder) fallback(p Pool) *clusterv3.Cluster {
 
 // endpoints is a cluster of a pool's endpoints, without a policy.
 func (b *builder) endpoints(name string, p Pool) *clusterv3.Cluster {
-	return &clusterv3.Cluster{
+	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       duration(connectTimeout),
@@ -149,8 +149,16 @@ func (b *builder) endpoints(name string, p Pool) *clusterv3.Cluster {
 		UpstreamConnectionOptions:     tcpKeepalive(),
 		TransportSocket:               b.engineSocket(),
 		TypedExtensionProtocolOptions: b.engineProtocol(b.layout == LayoutCompat),
-		LoadAssignment:                assignment(name, addresses(p.Endpoints)),
 	}
+	as := addresses(p.Endpoints)
+	if p.DNS != "" {
+		as = append(as, routerAddress(p.DNS))
+		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+		c.DnsLookupFamily, c.DnsRefreshRate = clusterv3.Cluster_ALL, duration(dnsRefresh)
+		c.IgnoreHealthOnHostRemoval = true // else what DNS does not give any more is used until it fails its checks
+	}
+	c.LoadAssignment = assignment(name, as)
+	return c
 }
 
 // engineProtocol is HTTP/1.1 or HTTP/2 with the idle timeout. With hide it removes the decision's headers when the host is chosen; Envoy runs

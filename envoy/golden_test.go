@@ -81,6 +81,11 @@ func goldenCases() []goldenCase {
 			none(Pool{Name: "code", Match: Match{Host: "llm.example.com"}, Endpoints: []string{"10.0.0.31:8000"}}),
 			none(Pool{Name: "small", Endpoints: []string{"10.0.0.41:8000"}}),
 		}}},
+		{"dns", whole, Options{Pools: []Pool{
+			{Name: "chat", DNS: "engines.example.com:8000", Match: Match{Host: "chat.example.com"}},
+			{Name: "embed", DNS: "embed.example.com:8000", Endpoints: embed.Endpoints, Match: Match{Host: "embed.example.com"}},
+		}}},
+		{"filter_unknown", filterOnly, Options{Pools: []Pool{own(Pool{Name: "chat"})}}},
 		{"fallback_none", whole, Options{Pools: []Pool{none(chat), none(embed)}}},
 		{"unix_socket", whole, Options{Routers: []string{"unix:/run/kvsteer/extproc.sock"}, AccessLog: "/var/log/envoy/kvsteer.log", Pools: []Pool{chat}}},
 		{"all_paths", whole, Options{AllPaths: true, Pools: []Pool{with(chat, Match{PathPrefix: "/chat"}), with(embed, Match{Host: "embed.example.com", PathPrefix: "/embed"})}}},

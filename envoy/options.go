@@ -90,7 +90,8 @@ type Pool struct {
 	Match     Match
 	Fallback  Fallback
 	Cluster   string   // cluster of the reader's own that is the fallback, in place of Fallback; [RenderFilter] only
-	Endpoints []string // ip:port or [ip6]:port, each in one pool only
+	Endpoints []string // ip:port or [ip6]:port, each in one pool only; none where DNS gives them or nothing needs them: see Fallback
+	DNS       string   // name:port, whose addresses are endpoints too, asked for by Envoy itself; "" for none
 }
 
 // TLS names the files of one side of a TLS connection, as absolute paths on Envoy's host.
@@ -117,7 +118,7 @@ type Fallback string
 
 // The values of Fallback; empty means FallbackEndpoints.
 const (
-	FallbackEndpoints Fallback = "endpoints" // the pool's endpoints, balanced by Envoy
+	FallbackEndpoints Fallback = "endpoints" // the pool's endpoints, balanced by Envoy: it needs Endpoints or DNS
 	FallbackNone      Fallback = "none"      // nothing: such requests are answered with 503
 )
 

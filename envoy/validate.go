@@ -190,8 +190,12 @@ func (c *checker) pools(pools []Pool, s scope) {
 			names[p.Name] = i
 		}
 		c.fallback(key+"fallback", p, s)
-		if len(p.Endpoints) == 0 {
-			c.bad(key+"endpoints", "", "at least one ip:port")
+		if len(p.Endpoints) == 0 && p.DNS == "" && p.Cluster == "" && p.Fallback == FallbackEndpoints {
+			c.bad(key+"fallback", p.Fallback, "%s, or a cluster of your own with kvsteer envoy --filter-only: Envoy does not know the pool's endpoints, which takes at least one "+
+				"ip:port or a name with A and AAAA records", FallbackNone)
+		}
+		if p.DNS != "" && !isName(p.DNS) {
+			c.bad(key+"dns", p.DNS, "name:port with a port from 1 to 65535")
 		}
 		for j, e := range p.Endpoints {
 			ekey := fmt.Sprintf("%sendpoints[%d]", key, j)

@@ -33,6 +33,8 @@ type foldStats struct {
 	rank      int             // data-parallel rank of the publisher, 0 if absent
 	blocks    int             // blocks in the mirror after the batch
 	orphans   int             // those of them that are held but not announced
+	withdrawn int             // blocks forgotten to make room for newer ones
+	bytes     int             // that the mirror takes
 	healed    [allMeans]int   // blocks taken for resident although no event announced them
 	witnesses [hearings]int   // prompts, by what became of them
 }
@@ -57,6 +59,7 @@ type fold struct {
 	complete  bool // nothing that the engine published is missing
 	hushed    bool // the sink is not told of changes
 	learned   learned
+	fullAt    time.Time        // when room was last made; zero: not by this process
 	described Description      // as last told to the sink
 	logged    map[Problem]bool // problems named in the log
 	nameless  map[int64]bool   // adapter ids named in the log
@@ -74,11 +77,15 @@ type learned struct {
 	noTokens  bool
 	bigrams   bool
 	lookahead bool
-	full      bool
+	full      bool // blocks were withdrawn or refused for want of room, within fullFor
 	pages     bool // blocks of one token
 	sizes     bool // full-attention groups differ in block size
 	hybrid    bool
+	forgot    bool // blocks were withdrawn or refused, so that the engine may hold what is not known, until it clears its cache
 }
+
+// fullFor is how long a mirror counts as full after it last made room.
+const fullFor = 10 * time.Minute
 
 func newFold(o foldOptions) *fold {
 	if o.maxBlocks <= 0 {
@@ -117,9 +124,6 @@ func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
 	if f.mirror.overworked() {
 		return f.stats, fmt.Errorf("apply batch: %w", errCostly)
 	}
-	if f.mirror.present < f.mirror.maxBlocks-f.mirror.maxBlocks/10 {
-		f.learned.full = false
-	}
 	f.tell()
 	return f.stats, nil
 }
@@ -127,11 +131,25 @@ func (f *fold) fold(payload []byte, now time.Time) (foldStats, error) {
 // begin starts on a batch or a prompt.
 func (f *fold) begin(now time.Time) {
 	f.stats = foldStats{}
-	f.mirror.work, f.mirror.proofs = 0, 0
-	f.now = now
+	f.mirror.work, f.mirror.proofs, f.mirror.withdrawn = 0, 0, 0
+	f.now, f.mirror.now = now, now
 }
 
-func (f *fold) count() { f.stats.blocks, f.stats.orphans = f.mirror.present, f.mirror.orphans() }
+// count finishes a batch or a prompt.
+func (f *fold) count() {
+	m := f.mirror
+	f.stats.blocks, f.stats.orphans, f.stats.bytes, f.stats.withdrawn = m.present, m.orphans(), m.bytes(), m.withdrawn
+	switch {
+	case m.withdrawn > 0, f.stats.dropped[dropFull] > 0:
+		f.learned.full, f.learned.forgot = true, true
+		f.heal.complete = false // the engine stores under what was forgotten, which prompts can show
+		f.fullAt = f.now
+	case f.learned.full && f.fullAt.IsZero():
+		f.fullAt = f.now
+	case f.learned.full && f.now.Sub(f.fullAt) >= fullFor:
+		f.learned.full = false
+	}
+}
 
 // tell tells the sink what changed. A quiet fold keeps it for later, and forgets what came and went meanwhile.
 func (f *fold) tell() {
@@ -152,11 +170,12 @@ func (f *fold) tick(now time.Time) foldStats {
 	if f.learned.blockSize > 0 {
 		f.drain()
 	}
-	if lapsed > 0 || f.stats.healed != [allMeans]int{} {
+	full := f.learned.full
+	f.count()
+	if lapsed > 0 || f.stats.healed != [allMeans]int{} || f.stats.withdrawn > 0 || f.learned.full != full {
 		f.release()
 		f.tell()
 	}
-	f.count()
 	return f.stats
 }
 
@@ -187,7 +206,7 @@ func (f *fold) release() {
 func (f *fold) reset(cause Cause) {
 	f.mirror.clear()
 	f.mirror.forgetGhosts()
-	f.learned = learned{}
+	f.learned, f.fullAt = learned{}, time.Time{}
 	f.heal.reset()
 	f.complete = false
 	f.o.sink.Reset(cause)
@@ -204,7 +223,7 @@ func (f *fold) connected(on bool) {
 // comes next.
 func (f *fold) history(complete bool) {
 	f.complete = complete
-	if complete {
+	if complete && !f.learned.forgot {
 		f.heal.finish()
 	} else {
 		f.heal.complete = false
@@ -267,6 +286,7 @@ func (l learned) problem() Problem {
 func (f *fold) event(e *event) {
 	f.stats.events[e.kind]++
 	f.heal.clock++
+	f.mirror.clock++
 	f.made = f.now
 	if at := f.dec.batch.published; f.hushed && !at.IsZero() && at.Before(f.now) {
 		f.made = at // it waited, or is replayed; by the engine's clock, which is of no account for live ones
@@ -296,6 +316,7 @@ func (f *fold) event(e *event) {
 func (f *fold) cleared() {
 	f.stats.cleared = true
 	f.forget(CauseCleared)
+	f.learned.forgot = false
 	f.heal.finish()
 }
 

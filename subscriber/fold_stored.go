@@ -218,9 +218,6 @@ func (f *fold) storedBlocks(e *event, rule MediumRule) {
 		if reason != dropNone {
 			f.drop(reason, 1)
 		}
-		if reason == dropFull {
-			f.learned.full = true
-		}
 	}
 	f.evidence(e, class)
 }

@@ -39,7 +39,8 @@ func TestDescription(t *testing.T) {
 		{name: "pages of one token", events: []any{storedEvent(nil, 1, []uint32{1, 2}, 1, 2)}, want: Description{BlockSize: 1, ExtraKeys: true, Problem: ProblemPageSize}},
 		{name: "a partial block of one token", events: []any{storedEvent(nil, 1, []uint32{1}, 1)}, want: Description{BlockSize: 1, ExtraKeys: true}},
 		{name: "full", events: []any{st("", "abc")}, max: 2, want: Description{BlockSize: 4, ExtraKeys: true, Problem: ProblemMirrorFull}},
-		{name: "full, then room", events: []any{st("", "abc"), rm("ba")}, max: 2, want: Description{BlockSize: 4, ExtraKeys: true}},
+		{name: "full, blocks withdrawn", events: []any{st("", "a"), st("", "b"), st("", "c")}, max: 2, want: Description{BlockSize: 4, ExtraKeys: true, Problem: ProblemMirrorFull}},
+		{name: "full, then cleared", events: []any{st("", "abc"), clearedEvent()}, max: 2, want: Description{BlockSize: 4, ExtraKeys: true, Problem: ProblemMirrorFull}},
 		{
 			name: "hybrid", events: []any{st("", "a"), st("", "b").with("kv_cache_spec_kind", "mamba").with("group_idx", 1)},
 			want: Description{BlockSize: 4, ExtraKeys: true, Problem: ProblemHybrid},

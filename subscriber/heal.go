@@ -234,7 +234,7 @@ func (f *fold) hear(p Prompt) hearing {
 			break // the others are not it
 		}
 	}
-	if h.hashing.hopeless() || node.loose {
+	if !f.complete && (h.hashing.hopeless() || node.loose) {
 		before := f.stats.healed[healedByContent]
 		f.hearRuns(s)
 		healed += f.stats.healed[healedByContent] - before

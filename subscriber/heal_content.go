@@ -7,7 +7,8 @@ import (
 )
 
 // Where an engine's hashes cannot be computed, the tokens of an orphan and of those that follow it tell where in a prompt they stand. What precedes
-// them there is taken for resident for a limited time, since its engine hashes, and so its removals, are not known.
+// them there is taken for resident for a limited time, since its engine hashes, and so its removals, are not known. Where the history is complete, and
+// only what a full mirror forgot is missing, this is not done: then nothing is announced that is not held.
 
 const (
 	assumedFor  = 10 * time.Minute // unless shown again
@@ -37,7 +38,7 @@ type run struct {
 // evidenceByContent looks at a stored run whose first block's parent is not rooted.
 func (f *fold) evidenceByContent(e *event, p proof) {
 	h := f.heal
-	if h.salted || len(f.blocks) == 0 || f.blocks[0].above != e.parent {
+	if f.complete || h.salted || len(f.blocks) == 0 || f.blocks[0].above != e.parent {
 		return
 	}
 	r, ok := f.topmost(e, p)

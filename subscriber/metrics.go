@@ -24,6 +24,8 @@ type Metrics struct {
 	lag         *prometheus.HistogramVec
 	connected   *prometheus.GaugeVec
 	blocks      *prometheus.GaugeVec
+	bytes       *prometheus.GaugeVec
+	withdrawn   *prometheus.CounterVec
 	orphans     *prometheus.GaugeVec
 	problem     *prometheus.GaugeVec   // by problem
 	healed      *prometheus.CounterVec // by means
@@ -57,6 +59,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
 		connected:   gauge("connected", "1 while an engine is connected and what it published before is not being replayed, else 0."),
 		blocks:      gauge("blocks", "Blocks in the mirror of the engine's cache."),
+		bytes:       gauge("mirror_bytes", "Memory of the mirror of the engine's cache; by blocks: what a block takes. Not in it: what is kept for healing, 8 MB at most."),
+		withdrawn:   counter("withdrawn_blocks_total", "Blocks forgotten, although the engine may hold them, to make room for newer ones in a full mirror."),
 		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown; in relation to blocks, how blind the mirror still is."),
 		healed:      counter("healed_blocks_total", "Blocks taken for resident although no event announced them, by what shows it: hash, the engine's own hash, or content, for a limited time.", "means"),
 		witnesses:   counter("witnesses_total", "Routed prompts looked at to root orphans, by outcome.", "outcome"),
@@ -83,7 +87,7 @@ type vec interface {
 
 func (m *Metrics) vecs() []vec {
 	return []vec{
-		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.saves, m.restores, m.connections, m.refused, m.lag, m.connected, m.blocks, m.orphans, m.problem, m.healed, m.witnesses,
+		m.batches, m.events, m.dropped, m.resets, m.gaps, m.replays, m.replayed, m.saves, m.restores, m.connections, m.refused, m.lag, m.connected, m.blocks, m.bytes, m.withdrawn, m.orphans, m.problem, m.healed, m.witnesses,
 	}
 }
 
@@ -104,6 +108,8 @@ type series struct {
 	refused                    map[violation]prometheus.Counter
 	lag                        prometheus.Observer
 	connected, blocks, orphans prometheus.Gauge
+	bytes                      prometheus.Gauge
+	withdrawn                  prometheus.Counter
 	problem                    Problem
 	healed                     [allMeans]prometheus.Counter
 	witnesses                  [hearings]prometheus.Counter
@@ -126,6 +132,8 @@ func (m *Metrics) series(pool, endpoint string, number int) *series {
 		lag:         m.lag.WithLabelValues(pool, endpoint, rank),
 		connected:   m.connected.WithLabelValues(pool, endpoint, rank),
 		blocks:      m.blocks.WithLabelValues(pool, endpoint, rank),
+		bytes:       m.bytes.WithLabelValues(pool, endpoint, rank),
+		withdrawn:   m.withdrawn.WithLabelValues(pool, endpoint, rank),
 		orphans:     m.orphans.WithLabelValues(pool, endpoint, rank),
 	}
 	for k := range s.events {
@@ -187,7 +195,11 @@ func (s *series) healing(st foldStats) {
 			s.witnesses[h].Add(float64(n))
 		}
 	}
+	if st.withdrawn > 0 {
+		s.withdrawn.Add(float64(st.withdrawn))
+	}
 	s.blocks.Set(float64(st.blocks))
+	s.bytes.Set(float64(st.bytes))
 	s.orphans.Set(float64(st.orphans))
 }
 

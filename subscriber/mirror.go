@@ -34,21 +34,25 @@ type mirror struct {
 	// waiting holds, by engine hash, the first of the present blocks whose
 	// parent has that hash and is not present.
 	waiting map[uint64]uint32
+	waited  int // keys of waiting, at most so far
 	present int // blocks in use
 	rooted  int // of those, rooted in Any
 
 	groups groupSet
 	copies copySet
 	prints printSet
-	cold   coldList
+	room   [roomKinds]roomList
 	lapses lapses
 	ghosts ghostSet
 	// keepGhosts says that removed blocks become ghosts: the engine was seen to
-	// use an offload tier, or to announce again what it holds.
+	// use an offload tier, or to announce again what it holds; or the mirror was full.
 	keepGhosts bool
 	proofs     int // blocks that prove has looked at in a batch
 
-	stack []uint32 // of settle
+	stack     []uint32 // of settle
+	clock     uint32   // counts events
+	now       time.Time
+	withdrawn int // blocks that went to make room in a batch
 	// work counts the blocks that settle and descends have looked at in a batch.
 	// Beyond maxWork the batch is given up: a few bytes can make a chain of all
 	// blocks come and go, which no engine does.
@@ -67,7 +71,8 @@ type block struct {
 	print      uint32 // fingerprint, while rooted in Any
 
 	copies copyList
-	cold   coldLinks
+	room   roomLinks
+	used   uint32 // mirror.clock when an event last had to do with it
 
 	first     bool // starts a sequence
 	rooted    bool // in Any
@@ -95,12 +100,12 @@ func (m *mirror) clear() {
 	m.blocks = make([]block, 1, 64)
 	m.free = 0
 	m.byHash = newTable()
-	m.waiting = make(map[uint64]uint32)
+	m.waiting, m.waited = make(map[uint64]uint32), 0
 	m.present, m.rooted = 0, 0
 	m.groups = groupSet{}
 	m.copies = newCopySet(m.maxBlocks)
 	m.prints.clear()
-	m.cold = coldList{}
+	m.room = [roomKinds]roomList{}
 	m.lapses = newLapses(m.maxBlocks / lapsesPerBlocks)
 }
 
@@ -161,6 +166,7 @@ func (m *mirror) add(s storeBlock, c copyClass) drop {
 // an id is a conflict with what is known.
 func (m *mirror) enter(s storeBlock) (uint32, drop) {
 	if id := m.byHash.get(s.hash); id != 0 {
+		m.use(id)
 		b := &m.blocks[id]
 		if b.first == s.first && b.above == s.above && b.content == s.content {
 			return id, dropNone
@@ -187,6 +193,7 @@ func (m *mirror) enter(s storeBlock) (uint32, drop) {
 	id := m.alloc()
 	b := &m.blocks[id]
 	b.hash, b.above, b.content, b.first = s.hash, s.above, s.content, s.first
+	b.used = m.clock
 	m.byHash.put(s.hash, id)
 	m.present++
 	if !s.first {
@@ -227,7 +234,7 @@ func (m *mirror) known(hash uint64, now time.Time) (storeBlock, bool) {
 func (m *mirror) addCopy(id uint32, c copyClass) bool {
 	first, ok := m.copies.add(&m.blocks[id].copies, c)
 	if first {
-		m.keepCold(id)
+		m.place(id)
 		m.settle(id)
 	}
 	return ok
@@ -275,7 +282,7 @@ func (m *mirror) removeCopy(id uint32, c copyClass) {
 		m.delete(id)
 		return
 	}
-	m.keepCold(id)
+	m.place(id)
 	m.settle(id)
 }
 
@@ -283,7 +290,7 @@ func (m *mirror) removeCopy(id uint32, c copyClass) {
 func (m *mirror) delete(id uint32) {
 	m.unlapse(id)
 	m.copies.drop(&m.blocks[id].copies)
-	m.keepCold(id)
+	m.unlist(id)
 	m.settle(id) // not resident without copies: withdraws the subtree
 	m.detach(id)
 	b := &m.blocks[id]
@@ -292,6 +299,7 @@ func (m *mirror) delete(id uint32) {
 			m.blocks[c].parent = 0
 		}
 		m.waiting[b.hash] = b.child
+		m.waited = max(m.waited, len(m.waiting))
 	}
 	m.byHash.del(b.hash)
 	m.present--

@@ -13,9 +13,12 @@ func (m *mirror) attach(id, parent uint32) {
 	if parent != 0 {
 		b.next = m.blocks[parent].child
 		m.blocks[parent].child = id
+		m.blocks[parent].used = m.clock
+		m.parented(parent)
 	} else {
 		b.next = m.waiting[b.above]
 		m.waiting[b.above] = id
+		m.waited = max(m.waited, len(m.waiting))
 	}
 	if b.next != 0 {
 		m.blocks[b.next].prev = id
@@ -30,6 +33,9 @@ func (m *mirror) detach(id uint32) {
 	case b.first:
 	case b.parent != 0:
 		m.blocks[b.parent].child = b.next
+		if b.next == 0 {
+			m.bereft(b.parent)
+		}
 	case b.next != 0:
 		m.waiting[b.above] = b.next
 	default:

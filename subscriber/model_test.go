@@ -491,6 +491,7 @@ func TestModelBounded(t *testing.T) {
 	full, evicted := 0, 0
 	for seed := range uint64(60) {
 		m := newModel(rand.New(rand.NewPCG(seed, 3)), true)
+		m.haunts = true // as soon as the mirror was full
 		sink := newCheckedSink(t)
 		sink.parentOf = m.parentOf
 		maxBlocks := 1 + m.rnd.IntN(8)
@@ -501,7 +502,7 @@ func TestModelBounded(t *testing.T) {
 			}
 			stats, want := foldModel(t, m, f, sink, &n)
 			full += stats.dropped[dropFull]
-			if stats.blocks == maxBlocks && f.mirror.cold.head != 0 {
+			if stats.blocks == maxBlocks && f.mirror.room[roomCold].head != 0 {
 				evicted++
 			}
 			if stats.blocks > maxBlocks || stats.orphans > stats.blocks {

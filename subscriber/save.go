@@ -176,7 +176,7 @@ func (d *StateDir) hold() error {
 	// File systems without locks (some network file systems) are used unlocked.
 	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		_ = folder.Close()
-		return fmt.Errorf("%s: in use by another router", d.path)
+		return fmt.Errorf("%s: in use by another router or node", d.path)
 	}
 	d.held = folder
 	return nil

@@ -224,7 +224,6 @@ func (m *mirror) rejoin() error {
 		if b := &m.blocks[id]; !b.first {
 			m.attach(uint32(id), m.byHash.get(b.above))
 		}
-		m.keepCold(uint32(id))
 	}
 	reached := 0
 	for id := 1; id < len(m.blocks); id++ {
@@ -245,6 +244,7 @@ func (m *mirror) rejoin() error {
 		return errors.New("blocks that are their own ancestors")
 	}
 	for id := 1; id < len(m.blocks); id++ {
+		m.place(uint32(id))
 		if m.blocks[id].first {
 			m.settle(uint32(id))
 		}

@@ -80,7 +80,7 @@ const saveChunk = 1 << 20
 
 // bools returns the fields of l that are saved as bits. New ones go to the end.
 func (l *learned) bools() []*bool {
-	return []*bool{&l.extraKeys, &l.plain, &l.noTokens, &l.bigrams, &l.full, &l.sizes, &l.hybrid, &l.lookahead, &l.pages}
+	return []*bool{&l.extraKeys, &l.plain, &l.noTokens, &l.bigrams, &l.full, &l.sizes, &l.hybrid, &l.lookahead, &l.pages, &l.forgot}
 }
 
 // snapshot returns the mirror, at a position, as the content of a file. The fold goes on at once: nothing in it is shared.

@@ -124,7 +124,7 @@ func (s *checkedSink) last() Description {
 func (m *mirror) check() error {
 	present, rooted := 0, 0
 	anyCount, deviceCount := map[uint32]uint32{}, map[uint32]uint32{}
-	cold, ends := 0, 0
+	ends, listed := 0, [roomKinds]int{}
 	for hash, id := range m.byHash.all {
 		b := &m.blocks[id]
 		present++
@@ -169,12 +169,17 @@ func (m *mirror) check() error {
 		if device {
 			deviceCount[b.print]++
 		}
-		if b.cold.in != !m.copies.onDevice(&b.copies) {
-			return fmt.Errorf("block %d: cold %v", id, b.cold.in)
+		want := roomNone
+		switch {
+		case !m.copies.onDevice(&b.copies):
+			want = roomCold
+		case b.child == 0:
+			want = roomLeaf
 		}
-		if b.cold.in {
-			cold++
+		if b.room.in != want {
+			return fmt.Errorf("block %d: in list %d, want %d", id, b.room.in, want)
 		}
+		listed[want]++
 		for c, k := range m.copies.classes {
 			n := m.copies.count(&b.copies, copyClass(c))
 			if k.lapses && (n > 1 || (n == 1) != m.lapses.has(id, copyClass(c))) {
@@ -191,11 +196,17 @@ func (m *mirror) check() error {
 	if ends != len(m.lapses.heap) || ends != m.lapses.byCopy.n || ends > m.lapses.max {
 		return fmt.Errorf("%d ends listed and %d indexed, want %d of at most %d", len(m.lapses.heap), m.lapses.byCopy.n, ends, m.lapses.max)
 	}
-	for id := m.cold.head; id != 0; id = m.blocks[id].cold.next {
-		cold--
-	}
-	if cold != 0 {
-		return fmt.Errorf("%d cold blocks are not listed", cold)
+	for _, kind := range []roomKind{roomCold, roomLeaf} {
+		l, last := m.room[kind], uint32(0)
+		for id := l.head; id != 0; last, id = id, m.blocks[id].room.next {
+			if b := &m.blocks[id]; b.room.prev != last || b.room.in != kind {
+				return fmt.Errorf("block %d of list %d: %+v after %d", id, kind, b.room, last)
+			}
+			listed[kind]--
+		}
+		if listed[kind] != 0 || l.tail != last {
+			return fmt.Errorf("%d blocks of list %d are not listed, the last is %d, want %d", listed[kind], kind, l.tail, last)
+		}
 	}
 	for hash, id := range m.waiting {
 		if m.blocks[id].above != hash || m.byHash.get(hash) != 0 {

@@ -29,8 +29,8 @@ const (
 
 // connection are the flags that say where a router's admin listener is. Flags go before what --config tells.
 type connection struct {
-	Admin     string `help:"URL of the router's admin listener; without --config http://127.0.0.1:9003." placeholder:"URL" group:"Where the router is:"`
-	Config    string `help:"The router's configuration file, on its host: tells the URL, the token file and the certificate." placeholder:"FILE" type:"path" group:"Where the router is:"`
+	Admin     string `help:"URL of the admin listener of a router or a node; without --config http://127.0.0.1:9003." placeholder:"URL" group:"Where the router is:"`
+	Config    string `help:"Its configuration file, on its host: tells the URL, the token file and the certificate." placeholder:"FILE" type:"path" group:"Where the router is:"`
 	TokenFile string `help:"File with the admin listener's token." placeholder:"FILE" type:"path" group:"Where the router is:"`
 	CAFile    string `help:"PEM file with the authorities that its certificate is checked against; default: the system's." placeholder:"FILE" type:"path" group:"Where the router is:"`
 	CertFile  string `help:"PEM file with a client certificate, where the listener wants one." placeholder:"FILE" type:"path" group:"Where the router is:"`
@@ -56,20 +56,20 @@ func (c connection) client() (*client, error) {
 		}
 	}
 	if c.Config != "" {
-		cfg, err := config.Load(c.Config)
+		listener, err := adminOf(c.Config)
 		if err != nil {
 			return nil, err
 		}
 		if base == "" {
-			if base = adminURL(cfg.Admin.Listen, cfg.Admin.TLS.On()); base == "" {
-				return nil, fmt.Errorf("%s: admin.listen %q does not tell the port: --admin does", c.Config, cfg.Admin.Listen)
+			if base = adminURL(listener.Listen, listener.TLS.On()); base == "" {
+				return nil, fmt.Errorf("%s: admin.listen %q does not tell the port: --admin does", c.Config, listener.Listen)
 			}
-			if cfg.Admin.TLS.On() && c.CAFile == "" {
-				tlsfiles.Pin(secured, cfg.Admin.TLS.CertFile)
+			if listener.TLS.On() && c.CAFile == "" {
+				tlsfiles.Pin(secured, listener.TLS.CertFile)
 			}
 		}
 		if tokenFile == "" {
-			tokenFile = cfg.Admin.TokenFile
+			tokenFile = listener.TokenFile
 		}
 	}
 	if base == "" {
@@ -88,6 +88,22 @@ func (c connection) client() (*client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return cl, nil
+}
+
+// adminOf is the admin listener of a router's or a node's configuration.
+func adminOf(path string) (config.Admin, error) {
+	if config.IsNode(path) {
+		cfg, err := config.LoadNode(path)
+		if err != nil {
+			return config.Admin{}, err
+		}
+		return config.Admin(cfg.Admin), nil
+	}
+	cfg, err := config.Load(path)
+	if err != nil {
+		return config.Admin{}, err
+	}
+	return cfg.Admin, nil
 }
 
 // call sends a request, with a body if there is one, and reads the answer into out.
@@ -151,7 +167,7 @@ func (c *client) unreached(err error) error {
 	case errors.As(err, new(tls.RecordHeaderError)):
 		hint = "; does the listener speak TLS? If not, the URL starts with http://"
 	}
-	return fmt.Errorf("no answer from a router at %s: %w%s", c.base, err, hint)
+	return fmt.Errorf("no answer from a router or node at %s: %w%s", c.base, err, hint)
 }
 
 // refused explains an answer that is not the wanted one.
@@ -168,7 +184,7 @@ func (c *client) refused(resp *http.Response) error {
 		if bytes.Contains(text, []byte("HTTP request to an HTTPS server")) {
 			return fmt.Errorf("%s: the listener speaks TLS; the URL starts with https://", c.base)
 		}
-		return fmt.Errorf("%s: answers %s: is it a router's admin listener?", c.base, resp.Status)
+		return fmt.Errorf("%s: answers %s: is it the admin listener of a router or node?", c.base, resp.Status)
 	}
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -13,29 +14,36 @@ import (
 type engineArgsCmd struct {
 	Endpoint string `arg:"" optional:"" help:"Only the engine of this endpoint, as the configuration names it." placeholder:"IP:PORT"`
 
-	Config  string `help:"kvsteer's configuration file." required:"" placeholder:"FILE" type:"path"`
-	Engine  string `help:"What the engines are: vllm or sglang." enum:"vllm,sglang" default:"vllm"`
-	Release string `name:"engine-version" help:"Release of the engines, such as 0.32.0; default: what every supported release takes." placeholder:"VERSION"`
-	Format  string `help:"shell: a command to paste. container: args and env in YAML. json: for programs." enum:"shell,container,json" default:"shell"`
-	Bind    bool   `help:"Also print the arguments of engines that bind their events port (events.dial). Such a port publishes the token ids of every prompt, without a password."`
-	Replay  bool   `help:"Have engines open a port that repeats past batches, token ids included, to readers that missed some: that of events.replay, else one on their loopback." default:"true" negatable:""`
+	Config  string  `help:"Configuration file of a router or of a node." required:"" placeholder:"FILE" type:"path"`
+	Engine  *string `help:"What the engines are: vllm or sglang. Default: what a node's file says, else vllm." enum:"vllm,sglang"`
+	Release string  `name:"engine-version" help:"Release of the engines, such as 0.32.0; default: what every supported release takes." placeholder:"VERSION"`
+	Format  string  `help:"shell: a command to paste. container: args and env in YAML. json: for programs." enum:"shell,container,json" default:"shell"`
+	Bind    bool    `help:"Also print the arguments of engines that bind their events port (events.dial). Such a port publishes the token ids of every prompt, without a password."`
+	Replay  bool    `help:"Have engines open a port that repeats past batches, token ids included, to readers that missed some: that of events.replay, else one on their loopback." default:"true" negatable:""`
 }
 
 // Help is shown by kvsteer engine-args --help.
 func (c *engineArgsCmd) Help() string {
 	return `Prints how to start the engine of each endpoint, so that it answers at the endpoint's address, under the pool's model names, ` +
-		`and sends its KV cache events where the router looks for them.`
+		`and sends its KV cache events where the router or the node looks for them. For engines of a node with events.listen: auto it picks their ports in state_dir ` +
+		`as the node does: both have the same ones, whoever comes first.`
 }
 
 // Run prints the arguments. What was refused is an error after the rest was printed.
-func (c *engineArgsCmd) Run(out io.Writer) error {
-	cfg, err := config.Load(c.Config)
+func (c *engineArgsCmd) Run(out io.Writer, log *slog.Logger) error {
+	options := engineargs.Options{Release: c.Release, Endpoint: c.Endpoint, Bind: c.Bind, Replay: c.Replay}
+	if c.Engine != nil {
+		options.Kind = engineargs.Kind(*c.Engine)
+	}
+	load := config.Load
+	if config.IsNode(c.Config) {
+		load = func(path string) (*config.Config, error) { return enginesOfNode(path, &options, log) }
+	}
+	cfg, err := load(c.Config)
 	if err != nil {
 		return err
 	}
-	engines, err := engineargs.Plan(cfg, engineargs.Options{
-		Kind: engineargs.Kind(c.Engine), Release: c.Release, Endpoint: c.Endpoint, Bind: c.Bind, Replay: c.Replay,
-	})
+	engines, err := engineargs.Plan(cfg, options)
 	if err != nil {
 		return err
 	}
@@ -46,6 +54,32 @@ func (c *engineArgsCmd) Run(out io.Writer) error {
 		return err
 	}
 	return missing(engines)
+}
+
+// enginesOfNode are the engines of a node's file as endpoints of a router's, with their ports, which are picked where they are not yet.
+func enginesOfNode(path string, o *engineargs.Options, log *slog.Logger) (*config.Config, error) {
+	node, err := config.LoadNode(path)
+	if err != nil {
+		return nil, err
+	}
+	// The node may be running, and then it is who listens there.
+	picked, err := pickPorts(node, func(string) bool { return false })
+	if err != nil {
+		return nil, err
+	}
+	tellPicked(log, node, picked)
+	cfg := config.Default()
+	cfg.Listen, cfg.Admin.Listen = node.Listen, node.Admin.Listen
+	o.Node, o.Kinds = true, map[string]engineargs.Kind{}
+	for _, p := range node.Pools {
+		o.Kinds[p.Name] = engineargs.Kind(p.Engine)
+		pool := config.Pool{Name: p.Name, Models: p.Models, HashSeed: p.HashSeed}
+		for _, e := range p.Engines {
+			pool.Endpoints = append(pool.Endpoints, config.Endpoint{Address: e.Address, Events: eventsOf(e, picked)})
+		}
+		cfg.Pools = append(cfg.Pools, pool)
+	}
+	return cfg, nil
 }
 
 // missing is the error for engines whose arguments were not printed: those that were refused, or all of them.

@@ -14,9 +14,10 @@ import (
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 )
 
-// dialTLS connects to engines as Envoy does: certificates are checked against the configured authorities and the one name that all
-// engines carry, whatever their address.
+// dialTLS connects to engines as Envoy does, and to nodes: certificates are checked against the configured authorities and the one name that all
+// carry, whatever their address.
 type dialTLS struct {
+	key   string // what the configuration calls it
 	files config.ClientTLS
 	alpn  string
 	log   *slog.Logger
@@ -32,15 +33,12 @@ type fileState struct {
 	size     int64
 }
 
-// newDialTLS gives nil for engines that speak clear text. The files are read at once, so that a bad path is found at the start.
-func newDialTLS(files config.ClientTLS, http2 bool, log *slog.Logger) (*dialTLS, error) {
+// newDialTLS gives nil for those that speak clear text. The files are read at once, so that a bad path is found at the start.
+func newDialTLS(key string, files config.ClientTLS, alpn string, log *slog.Logger) (*dialTLS, error) {
 	if !files.On() {
 		return nil, nil
 	}
-	d := &dialTLS{files: files, alpn: "http/1.1", log: log}
-	if http2 {
-		d.alpn = "h2"
-	}
+	d := &dialTLS{key: key, files: files, alpn: alpn, log: log}
 	d.state = d.look()
 	var err error
 	if d.config, err = d.read(); err != nil {
@@ -49,8 +47,11 @@ func newDialTLS(files config.ClientTLS, http2 bool, log *slog.Logger) (*dialTLS,
 	return d, nil
 }
 
+// dialFunc opens a TLS connection; nil where engines speak clear text.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
 // dialer is nil for clear text.
-func (d *dialTLS) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *dialTLS) dialer() dialFunc {
 	if d == nil {
 		return nil
 	}
@@ -84,11 +85,11 @@ func (d *dialTLS) reload() {
 func (d *dialTLS) take() {
 	c, err := d.read()
 	if err != nil {
-		d.log.Warn("changed TLS files of engines are refused; the old ones stay in use", "error", strings.ReplaceAll(err.Error(), "\n", "; "))
+		d.log.Warn("changed TLS files are refused; the old ones stay in use", "key", d.key, "error", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
 	d.config = c
-	d.log.Info("TLS files of engines are read again")
+	d.log.Info("TLS files are read again", "key", d.key)
 }
 
 func (d *dialTLS) look() [3]fileState {
@@ -103,6 +104,6 @@ func (d *dialTLS) look() [3]fileState {
 
 func (d *dialTLS) read() (*tls.Config, error) {
 	return tlsfiles.Client(tlsfiles.ClientOptions{
-		Key: "engines.tls", CAFile: d.files.CAFile, ServerName: d.files.ServerName, CertFile: d.files.CertFile, KeyFile: d.files.KeyFile, Protocols: []string{d.alpn},
+		Key: d.key, CAFile: d.files.CAFile, ServerName: d.files.ServerName, CertFile: d.files.CertFile, KeyFile: d.files.KeyFile, Protocols: []string{d.alpn},
 	})
 }

@@ -81,7 +81,7 @@ func TestEnginesOverTLS(t *testing.T) {
 			}
 			good, probes := startSecureEngine(t, a, "engine.test", http2)
 			bad, _ := startSecureEngine(t, a, "other.test", http2)
-			d, err := newDialTLS(config.ClientTLS{CAFile: a.File, ServerName: "engine.test", CertFile: certFile, KeyFile: keyFile}, http2, slog.New(slog.DiscardHandler))
+			d, err := newDialTLS("engines.tls", config.ClientTLS{CAFile: a.File, ServerName: "engine.test", CertFile: certFile, KeyFile: keyFile}, map[bool]string{false: "http/1.1", true: "h2"}[http2], slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,7 +168,7 @@ func TestEngineDialer(t *testing.T) {
 	use(before, time.Unix(1, 0))
 	files := config.ClientTLS{CAFile: ca, ServerName: "engine.test", CertFile: clientCert, KeyFile: clientKey}
 	log := new(logtest.Buffer)
-	d, err := newDialTLS(files, false, slog.New(slog.NewTextHandler(log, nil)))
+	d, err := newDialTLS("engines.tls", files, "http/1.1", slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestEngineDialer(t *testing.T) {
 	if n := strings.Count(log.String(), "are refused; the old ones stay in use"); n != 2 {
 		t.Errorf("said %d times, want twice:\n%s", n, log)
 	}
-	if none, err := newDialTLS(config.ClientTLS{}, true, nil); none.dialer() != nil || err != nil {
+	if none, err := newDialTLS("engines.tls", config.ClientTLS{}, "h2", nil); none.dialer() != nil || err != nil {
 		t.Errorf("clear text: %v", err)
 	}
 	for name, bad := range map[string]config.ClientTLS{
@@ -227,7 +227,7 @@ func TestEngineDialer(t *testing.T) {
 		"no certificate":      {CAFile: ca, ServerName: "a"},
 		"key of another cert": {CAFile: before.File, ServerName: "a", CertFile: before.File, KeyFile: clientKey},
 	} {
-		if _, err := newDialTLS(bad, false, nil); err == nil || !strings.HasPrefix(err.Error(), "engines.tls.") {
+		if _, err := newDialTLS("engines.tls", bad, "http/1.1", nil); err == nil || !strings.HasPrefix(err.Error(), "engines.tls.") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -122,7 +122,7 @@ func (c *envoyCmd) options(cfg *config.Config) envoy.Options {
 			o.StripHeaders = append(o.StripHeaders, name)
 		}
 		pool := envoy.Pool{
-			Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Cluster: p.Fallback.Cluster,
+			Name: p.Name, Fallback: envoy.Fallback(p.Fallback.To), Cluster: p.Fallback.Cluster, DNS: p.DNS,
 			Match: envoy.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		if pool.Cluster != "" {

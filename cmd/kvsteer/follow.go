@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -35,17 +36,56 @@ func followedBy(cfg *config.Config) []followed {
 	return all
 }
 
+// home is where the blocks of followed engines go: the router's index, or the feed of a node.
+type home interface {
+	// source takes those of one rank. There is one at a time per rank.
+	source(pool, endpoint string, rank int) (rankSource, error)
+	// offer takes how many ranks an engine says that it has, 0 while it does not say.
+	offer(pool, endpoint string, ranks int)
+}
+
+// rankSource takes the blocks of one rank.
+type rankSource interface {
+	subscriber.Sink
+	// Connected says whether the rank's engine is, as it was last described.
+	Connected() bool
+	// Life numbers the lives of the engine, as pool.Endpoint.Life does.
+	Life() uint64
+	// TellPrompts has a subscriber hear of prompts.
+	TellPrompts(h router.Hearer)
+	// Close ends the source. No other method may be called after it.
+	Close()
+}
+
+// routerHome has the router hold the blocks.
+type routerHome struct{ router *router.Router }
+
+func (h routerHome) source(pool, endpoint string, rank int) (rankSource, error) {
+	return h.router.Source(pool, endpoint, rank)
+}
+
+func (h routerHome) offer(pool, endpoint string, ranks int) { h.router.Offer(pool, endpoint, ranks) }
+
+// followParts are what followers are made of.
+type followParts struct {
+	home      home
+	asker     *eventsources.Client
+	metrics   *subscriber.Metrics
+	state     *subscriber.StateDir
+	maxBlocks int // of one rank; 0: the subscriber's default
+	log       *slog.Logger
+}
+
 // followers run one subscriber for each rank of each endpoint with events. They are started and ended by run's goroutine alone, which takes orders for it.
 type followers struct {
-	router  *router.Router
-	asker   *eventsources.Client
-	metrics *subscriber.Metrics
+	followParts
 	replays *subscriber.ReplayLimit
-	state   *subscriber.StateDir
-	log     *slog.Logger
 	first   []*follower // of the start
-	orders  chan func(context.Context, *following)
-	ended   chan struct{} // closed when run takes no more orders
+
+	mu     sync.Mutex
+	deaf   map[followed]error // what cannot be listened on
+	orders chan func(context.Context, *following)
+	ended  chan struct{} // closed when run takes no more orders
 }
 
 // following is what run keeps.
@@ -55,19 +95,24 @@ type following struct {
 }
 
 // newFollowers makes the subscribers of the start and starts none.
-func newFollowers(r *router.Router, c *eventsources.Client, m *subscriber.Metrics, state *subscriber.StateDir, log *slog.Logger, all []followed) (*followers, error) {
+func newFollowers(parts followParts, all []followed) (*followers, error) {
 	f := &followers{
-		router: r, asker: c, metrics: m, state: state, replays: subscriber.NewReplayLimit(maxReplays), log: log,
+		followParts: parts, replays: subscriber.NewReplayLimit(maxReplays), deaf: map[followed]error{},
 		orders: make(chan func(context.Context, *following)), ended: make(chan struct{}),
 	}
+	return f, f.add(all)
+}
+
+// add makes more subscribers of the start. It is for before run.
+func (f *followers) add(all []followed) error {
 	for _, what := range all {
 		one, err := f.make(what)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		f.first = append(f.first, one)
 	}
-	return f, nil
+	return nil
 }
 
 func (f *followers) make(what followed) (*follower, error) {
@@ -75,7 +120,7 @@ func (f *followers) make(what followed) (*follower, error) {
 		of: f, what: what, again: make(chan struct{}, 1), ended: make(chan struct{}), log: f.log.With("pool", what.pool, "endpoint", what.endpoint),
 	}
 	for rank := range max(1, what.events.Ranks) {
-		source, err := f.router.Source(what.pool, what.endpoint, rank)
+		source, err := f.home.source(what.pool, what.endpoint, rank)
 		if err == nil {
 			one.sources = append(one.sources, source)
 			_, err = one.subscriber(rank, what.events.Of(rank))
@@ -167,6 +212,29 @@ func (f *followers) restart(endpoint string) {
 			}
 		}
 	})
+}
+
+// hears notes whether the addresses of an endpoint can be listened on; err says why not.
+func (f *followers) hears(what followed, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		f.deaf[what] = err
+	} else {
+		delete(f.deaf, what)
+	}
+}
+
+// unheard are the endpoints whose addresses cannot be listened on, a line each, sorted.
+func (f *followers) unheard() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var lines []string
+	for what, err := range f.deaf {
+		lines = append(lines, fmt.Sprintf("events of endpoint %s in pool %s cannot be received: %v", what.endpoint, what.pool, err))
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // start starts a follower. failed is told when its address cannot be listened on at first; without it that is logged and tried again.

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvsteer/kvsteer/internal/config"
-	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
@@ -26,7 +25,7 @@ const (
 type follower struct {
 	of      *followers
 	what    followed
-	sources []*router.Source // by rank
+	sources []rankSource // by rank
 	log     *slog.Logger
 	stop    context.CancelFunc
 	again   chan struct{} // capacity 1: asks for a restart
@@ -44,7 +43,7 @@ func (f *follower) restart() {
 
 // close forgets all ranks.
 func (f *follower) close() {
-	f.of.router.Offer(f.what.pool, f.what.endpoint, 0)
+	f.of.home.offer(f.what.pool, f.what.endpoint, 0)
 	for _, s := range f.sources {
 		s.Close()
 	}
@@ -59,6 +58,7 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
 		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
+		MaxBlocks: f.of.maxBlocks,
 	}
 	if err := f.what.reading.enter(&options); err != nil {
 		return nil, err
@@ -73,6 +73,7 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 // run follows the endpoint until ctx ends, then forgets it.
 func (f *follower) run(ctx context.Context, failed func(error)) {
 	defer f.close()
+	defer f.of.hears(f.what, nil)
 	for wait := followRetry; ctx.Err() == nil; failed = nil {
 		err := f.once(ctx)
 		switch {
@@ -86,6 +87,7 @@ func (f *follower) run(ctx context.Context, failed func(error)) {
 			failed(err)
 			return
 		}
+		f.of.hears(f.what, err)
 		f.log.Warn("events cannot be received; the endpoint is routed by load", "error", err, "again_in", wait)
 		timer := time.NewTimer(wait)
 		select {
@@ -139,17 +141,26 @@ func (f *follower) subscribe(ctx context.Context, at []config.Events) error {
 	}
 	group.Go(func() error {
 		defer cancel()
-		f.watch(ctx, at)
+		f.watch(ctx, at, func() bool { return f.bound(subs) })
 		return nil
 	})
 	return group.Wait()
 }
 
-// watch asks the engine about its ranks whenever that may have changed, until ctx ends or it tells of other addresses than these.
-func (f *follower) watch(ctx context.Context, at []config.Events) {
+// bound says whether all addresses are listened on.
+func (f *follower) bound(subs []*subscriber.Subscriber) bool {
+	return f.what.events.Listen == "" || !slices.ContainsFunc(subs, func(s *subscriber.Subscriber) bool { return s.Addr() == "" })
+}
+
+// watch asks the engine about its ranks whenever that may have changed, until ctx ends or it tells of other addresses than these. bound says whether all
+// addresses are listened on.
+func (f *follower) watch(ctx context.Context, at []config.Events, bound func() bool) {
 	tick := time.NewTicker(offerTick)
 	defer tick.Stop()
 	for {
+		if bound() {
+			f.of.hears(f.what, nil)
+		}
 		f.ask(ctx)
 		if other := f.addresses(); !slices.Equal(at, other) {
 			f.log.Info("the engine publishes its events elsewhere", "at", other[0].Dial)
@@ -165,7 +176,7 @@ func (f *follower) watch(ctx context.Context, at []config.Events) {
 
 // ask asks the engine about its ranks if it is time to.
 func (f *follower) ask(ctx context.Context) {
-	connected := !slices.ContainsFunc(f.sources, func(s *router.Source) bool { return !s.Connected() })
+	connected := !slices.ContainsFunc(f.sources, func(s rankSource) bool { return !s.Connected() })
 	if !f.offer.due(time.Now(), f.sources[0].Life(), connected) {
 		return
 	}
@@ -174,7 +185,7 @@ func (f *follower) ask(ctx context.Context) {
 		return
 	}
 	if f.offer.told(time.Now(), ranks, err) {
-		f.of.router.Offer(f.what.pool, f.what.endpoint, len(f.offer.ranks))
+		f.of.home.offer(f.what.pool, f.what.endpoint, len(f.offer.ranks))
 	}
 }
 

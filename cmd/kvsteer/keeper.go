@@ -26,7 +26,8 @@ const keepTick = 500 * time.Millisecond
 type keeper struct {
 	router     *router.Router
 	discoverer *discover.Discoverer
-	watch      func([]nodeAddress) // is told which nodes there are
+	watch      func([]nodeAddress) // is told which nodes there are, and asks again then for what it is not told of
+	rewatch    chan struct{}       // capacity 1: asks for a call of watch
 	log        *slog.Logger
 
 	mu       sync.Mutex
@@ -36,7 +37,6 @@ type keeper struct {
 	settings router.Settings
 	resolved map[string][]netip.AddrPort // by what DNS was asked for
 	plan     fleet.Plan                  // in use
-	watched  []nodeAddress
 }
 
 // nodeAddress is where a node is, and whose endpoints it may announce beside those at its own IP address.
@@ -45,14 +45,10 @@ type nodeAddress struct {
 	allow []netip.Prefix
 }
 
-func (a nodeAddress) equal(b nodeAddress) bool {
-	return a.addr == b.addr && slices.Equal(a.allow, b.allow)
-}
-
 // newKeeper makes the keeper of a router that has been made with the pools of cfg. It starts nothing.
 func newKeeper(cfg *config.Config, pools []pool.Config, settings router.Settings, r *router.Router, o fleet.Options, d discover.Options, log *slog.Logger) (*keeper, error) {
 	k := &keeper{
-		router: r, log: log, watch: func([]nodeAddress) {}, fleet: fleet.New(o), cfg: cfg, pools: pools, settings: settings,
+		router: r, log: log, watch: func([]nodeAddress) {}, rewatch: make(chan struct{}, 1), fleet: fleet.New(o), cfg: cfg, pools: pools, settings: settings,
 		resolved: map[string][]netip.AddrPort{},
 	}
 	d.Changed = k.found
@@ -65,13 +61,11 @@ func newKeeper(cfg *config.Config, pools []pool.Config, settings router.Settings
 	return k, nil
 }
 
-// run follows DNS, and takes away endpoints that are gone when their requests have ended, until ctx ends.
+// run follows DNS, says which nodes there are, and takes away endpoints that are gone when their requests have ended, until ctx ends.
 func (k *keeper) run(ctx context.Context) error {
 	cfg := k.config()
 	k.discoverer.Set(namesOf(cfg), cfg.DNSRefresh.Std())
-	k.mu.Lock()
-	k.rewatch()
-	k.mu.Unlock()
+	k.look()
 	var g errgroup.Group
 	g.Go(func() error { return k.discoverer.Run(ctx) })
 	g.Go(func() error {
@@ -79,6 +73,8 @@ func (k *keeper) run(ctx context.Context) error {
 		defer tick.Stop()
 		for {
 			select {
+			case <-k.rewatch:
+				k.watch(k.nodes())
 			case <-tick.C:
 				k.mu.Lock()
 				if k.plan.Again {
@@ -91,6 +87,21 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 	})
 	return g.Wait()
+}
+
+// look has run say which nodes there are. It waits for nothing: what nodes say comes back to the keeper.
+func (k *keeper) look() {
+	select {
+	case k.rewatch <- struct{}{}:
+	default: // already asked
+	}
+}
+
+// nodes are all nodes that there are.
+func (k *keeper) nodes() []nodeAddress {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return nodesOf(k.cfg, k.resolved)
 }
 
 func (k *keeper) config() *config.Config {
@@ -110,7 +121,7 @@ func (k *keeper) set(cfg *config.Config, pools []pool.Config, settings router.Se
 	k.cfg, k.pools, k.settings = cfg, pools, settings
 	k.commit(plan)
 	k.discoverer.Set(namesOf(cfg), cfg.DNSRefresh.Std())
-	k.rewatch()
+	k.look()
 	return nil
 }
 
@@ -124,7 +135,7 @@ func (k *keeper) found(n discover.Name, addrs []netip.AddrPort) {
 	k.resolved[n.String()] = addrs
 	k.fleet.Resolved(n.String(), addrs)
 	k.replan()
-	k.rewatch()
+	k.look()
 }
 
 // announced takes over all that a node announces.
@@ -155,6 +166,9 @@ func (k *keeper) commit(plan fleet.Plan) {
 	k.fleet.Commit(plan)
 	k.plan = plan
 	k.tell(before)
+	if !slices.Equal(before.Refused, plan.Refused) {
+		k.look() // some may be taken
+	}
 }
 
 // maxTold bounds the log lines about refused endpoints of one change.
@@ -205,14 +219,36 @@ func (k *keeper) tell(before fleet.Plan) {
 	}
 }
 
-// rewatch tells which nodes there are, if they are others. The caller holds mu.
-func (k *keeper) rewatch() {
-	nodes := nodesOf(k.cfg, k.resolved)
-	if slices.EqualFunc(nodes, k.watched, nodeAddress.equal) {
-		return
+// planned are the endpoints that there are to be, and those that are refused.
+func (k *keeper) planned() ([]fleet.Endpoint, []fleet.Refusal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.plan.Endpoints, k.plan.Refused
+}
+
+// expected is how many nodes there are, a name without an address as one.
+func (k *keeper) expected() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(nodesOf(k.cfg, k.resolved))
+	for _, source := range k.cfg.Nodes {
+		if name, ok := nameOf(source.DNS, source.SRV); ok && len(k.resolved[name.String()]) == 0 {
+			n++
+		}
 	}
-	k.watched = nodes
-	k.watch(nodes)
+	return n
+}
+
+// unresolved are the names that DNS has not answered for.
+func (k *keeper) unresolved() (names []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range namesOf(k.cfg) {
+		if _, told := k.resolved[n.String()]; !told {
+			names = append(names, n.String())
+		}
+	}
+	return names
 }
 
 // nodesOf are all nodes of a configuration, with what DNS gives. One that stands there twice may announce what either entry allows.

@@ -18,8 +18,17 @@ import (
 type secured struct{ extproc, admin *tlsfiles.Files }
 
 func newSecured(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (s secured, err error) {
+	open := opener(reg, log)
+	var adminErr error
+	s.extproc, err = open("extproc", "tls", cfg.TLS, "h2")
+	s.admin, adminErr = open("admin", "admin.tls", cfg.Admin.TLS, "http/1.1")
+	return s, errors.Join(err, adminErr)
+}
+
+// opener returns what opens the files of a process' listeners.
+func opener(reg prometheus.Registerer, log *slog.Logger) func(listener, key string, t config.ServerTLS, protocol string) (*tlsfiles.Files, error) {
 	metrics := tlsfiles.NewMetrics(reg)
-	open := func(listener, key string, t config.ServerTLS, protocol string) (*tlsfiles.Files, error) {
+	return func(listener, key string, t config.ServerTLS, protocol string) (*tlsfiles.Files, error) {
 		if !t.On() {
 			return nil, nil
 		}
@@ -28,10 +37,6 @@ func newSecured(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger)
 			Protocols: []string{protocol}, Log: log.With("component", "tls"), Metrics: metrics,
 		})
 	}
-	var adminErr error
-	s.extproc, err = open("extproc", "tls", cfg.TLS, "h2")
-	s.admin, adminErr = open("admin", "admin.tls", cfg.Admin.TLS, "http/1.1")
-	return s, errors.Join(err, adminErr)
 }
 
 // tlsOf is what a listener speaks; nil: clear text.
@@ -59,16 +64,19 @@ func (s *service) reread() {
 			f.Reload()
 		}
 	}
-	if s.engineTLS != nil {
-		s.engineTLS.reload()
+	for _, t := range []*dialTLS{s.engineTLS, s.feedTLS} {
+		if t != nil {
+			t.reload()
+		}
 	}
+	s.feedToken.reload()
 	s.admin.Reload()
 }
 
 // newAdmin makes the admin server of a service whose other parts are there.
 func (s *service) newAdmin(cfg *config.Config, reg *prometheus.Registry) (*admin.Server, error) {
 	o := admin.Options{
-		Gatherer: reg, Ready: s.readiness.missing, Viewer: s.router, Version: version,
+		Gatherer: reg, Ready: s.readiness.missing, Viewer: viewer{s}, Version: version,
 		Config:    func() json.Marshaler { return s.reloads.config() },
 		TokenFile: cfg.Admin.TokenFile, TLS: tlsOf(s.tls.admin), Metrics: admin.NewMetrics(reg), Log: s.log.With("component", "admin"),
 	}

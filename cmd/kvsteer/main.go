@@ -18,6 +18,7 @@ import (
 // cli is the whole command line. Each command is a struct of its flags with a Run method in the file of its name.
 type cli struct {
 	Serve serveCmd `cmd:"" help:"Run the router: the ext_proc server that Envoy asks, fed by the engines' KV cache events."`
+	Node  nodeCmd  `cmd:"" help:"Run a node: beside the engines of a host, it tells routers what they hold."`
 	Envoy envoyCmd `cmd:"" help:"Print an Envoy configuration for a kvsteer configuration."`
 
 	EngineArgs engineArgsCmd `cmd:"" help:"Print how to start the engines of a kvsteer configuration."`

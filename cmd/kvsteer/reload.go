@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
-	"github.com/kvsteer/kvsteer/internal/watch"
 )
 
 // restartKeys are the keys whose change waits for a restart: listeners and how they speak, what counts at the start only, what the index
@@ -59,32 +58,7 @@ func (r *reloads) config() *config.Config {
 
 // run reads the file again when it or a key file changes, and at each hangup, until ctx ends.
 func (r *reloads) run(ctx context.Context, hangups <-chan os.Signal) error {
-	changed := make(chan struct{}, 1)
-	unwatch := func() {}
-	defer func() { unwatch() }()
-	var watched []string
-	for {
-		if files := r.files(); !slices.Equal(files, watched) {
-			unwatch()
-			var err error
-			if unwatch, err = r.watch(ctx, files, changed); err != nil {
-				return err
-			}
-			watched = files
-			r.reload(false) // what has changed before it was watched
-			continue
-		}
-		asked := false
-		select {
-		case <-changed:
-		case <-hangups:
-			asked = true
-			r.service.reread()
-		case <-ctx.Done():
-			return nil
-		}
-		r.reload(asked)
-	}
+	return rereads{log: r.log, files: r.files, reload: r.reload, hangup: r.service.reread}.run(ctx, hangups)
 }
 
 // files are those that a reload reads.
@@ -96,25 +70,6 @@ func (r *reloads) files() []string {
 		}
 	}
 	return files
-}
-
-// watch tells of changes of files until it is ended.
-func (r *reloads) watch(ctx context.Context, files []string, changed chan<- struct{}) (end func(), err error) {
-	w, err := watch.New(watch.Options{Paths: files, Log: r.log})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		_ = w.Run(ctx, func() { // its errors are only those of ctx
-			select {
-			case changed <- struct{}{}:
-			default: // the file is about to be read anyway
-			}
-		})
-	})
-	return func() { cancel(); wg.Wait() }, nil
 }
 
 // reload reads the file and takes over what has changed. asked says that somebody wants to hear of it even if that is nothing.
@@ -134,7 +89,7 @@ func (r *reloads) reload(asked bool) {
 		return
 	default:
 		r.metrics.Applied(time.Now())
-		done.log(r.log)
+		done.log(r.log, "router")
 	}
 }
 
@@ -225,8 +180,8 @@ func (r *report) touches(keys ...string) bool {
 	return slices.ContainsFunc(r.changes, func(c config.Change) bool { return slices.ContainsFunc(keys, c.Under) })
 }
 
-// log writes one line that names what has changed, and one that names what waits.
-func (r *report) log(log *slog.Logger) {
+// log writes one line that names what has changed, and one that names what waits for a restart of this process.
+func (r *report) log(log *slog.Logger, process string) {
 	var attrs []any
 	for _, kind := range []config.Kind{config.Added, config.Removed, config.Changed} {
 		var keys []string
@@ -250,7 +205,7 @@ func (r *report) log(log *slog.Logger) {
 		log.Info("Envoy's configuration changes with it: print it again with kvsteer envoy")
 	}
 	if len(r.waiting) > 0 {
-		log.Warn("some changed keys wait for a restart of the router; the rest is in use", "keys", names(r.waiting))
+		log.Warn("some changed keys wait for a restart of the "+process+"; the rest is in use", "keys", names(r.waiting))
 	}
 }
 

@@ -33,13 +33,16 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log := slog.New(c.handler())
+	log := slog.New(logHandler(c.Level, c.Format))
 	s, err := newService(c.Config, cfg, log)
 	if err != nil {
 		return err
 	}
 	if c.Check {
 		text := fmt.Sprintf("%s is good: %s\n", c.Config, summary(cfg))
+		if why := connecting(cfg); why != "" {
+			text += "note: " + why + "\n"
+		}
 		// A site may have an Envoy configuration of its own, so this is no error of the router's.
 		if err := checkEnvoy(cfg); err != nil {
 			text += fmt.Sprintf("note: kvsteer envoy cannot print an Envoy configuration for it:\n%v\n", err)
@@ -50,16 +53,32 @@ func (c *serveCmd) Run(ctx context.Context, out io.Writer) error {
 	return s.run(ctx)
 }
 
-func (c *serveCmd) handler() slog.Handler {
-	options := &slog.HandlerOptions{Level: c.Level}
-	if c.Format == "json" {
+func logHandler(level slog.Level, format string) slog.Handler {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
 		return slog.NewJSONHandler(os.Stderr, options)
 	}
 	return slog.NewTextHandler(os.Stderr, options)
 }
 
 func summary(cfg *config.Config) string {
-	return fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(cfg.Endpoints(), "endpoint"), len(followedBy(cfg)))
+	text := fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(cfg.Endpoints(), "endpoint"), len(followedBy(cfg)))
+	if n := len(cfg.Nodes); n > 0 {
+		text += fmt.Sprintf(", nodes: %d", n)
+	}
+	if names := namesOf(cfg); len(names) > 0 {
+		text += fmt.Sprintf(", names that DNS is asked for: %d", len(names))
+	}
+	return text
+}
+
+// connecting says what is wrong where engines connect to a router that may not be the only one; "" for nothing.
+func connecting(cfg *config.Config) string {
+	why, certain := cfg.SeveralRouters()
+	if why == "" || certain || !cfg.Listens() { // what is certain is refused
+		return ""
+	}
+	return why + ": with more than one router, engines that connect (events.listen) need nodes, as each feeds exactly one subscriber"
 }
 
 func count(n int, noun string) string {

@@ -23,6 +23,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/discover"
 	"github.com/kvsteer/kvsteer/internal/eventsources"
+	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/pool"
@@ -33,13 +34,16 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
+// maxFlush bounds the time in which a router that stops tells the others what it has to.
+const maxFlush = 200 * time.Millisecond
+
 // maxKey bounds an API key file.
 const maxKey = 64 << 10
 
 // service is the router with all its parts. Order of life:
 //
-//	start    admin, pools' probes and subscribers first; then the ext_proc listener, so that no request meets a router without them
-//	stop     the ext_proc server drains while the others still feed it; then subscribers, probes, admin
+//	start    admin, pools' probes, nodes and subscribers first; then the ext_proc listener, so that no request meets a router without them
+//	stop     the ext_proc server drains while the others still feed it; then subscribers, nodes, probes, admin
 //
 // A part that ends by itself stops the whole service with its error.
 type service struct {
@@ -51,8 +55,11 @@ type service struct {
 	readiness *readiness
 	extproc   *extproc.Server
 	admin     *admin.Server
+	feed      *feed.Router
 	tls       secured
-	engineTLS *dialTLS // nil: clear text
+	engineTLS *dialTLS   // nil: clear text
+	feedTLS   *dialTLS   // nil: clear text
+	feedToken *tokenFile // nil: none
 	reloads   *reloads
 }
 
@@ -89,7 +96,9 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	settings := settings(cfg, tokenizers.current, keys)
+	others := &peers{}
 	s.router, err = router.New(router.Options{
+		Peers: others,
 		Pools: s.pools, Index: index, Texts: texts, Tokenizer: settings.Tokenizer, Render: settings.Render, APIKeys: settings.APIKeys, Tiers: settings.Tiers, Budget: settings.Budget, Limits: settings.Limits,
 		Log: log.With("component", "router"), Metrics: router.NewMetrics(reg),
 	})
@@ -101,12 +110,17 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 	if err != nil {
 		return nil, err
 	}
+	if err := s.newFeed(cfg, reg, others, log.With("component", "feed")); err != nil {
+		return nil, err
+	}
 	sources := eventsources.New(eventsources.Options{DialTLS: dialTLS, HTTP2: cfg.Engines.HTTP2})
-	s.followers, err = newFollowers(s.router, sources, subscriber.NewMetrics(reg), subscriber.NewStateDir(cfg.StateDir), log.With("component", "subscriber"), followedBy(cfg))
+	s.followers, err = newFollowers(followParts{
+		home: routerHome{s.router}, asker: sources, metrics: subscriber.NewMetrics(reg), state: subscriber.NewStateDir(cfg.StateDir), log: log.With("component", "subscriber"),
+	}, followedBy(cfg))
 	if err != nil {
 		return nil, err
 	}
-	s.readiness = &readiness{router: s.router, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
+	s.readiness = &readiness{router: s.router, nodes: s.settledNodes, names: s.keeper.unresolved, pools: s.pools, warmup: cfg.Warmup.Std(), log: log, ready: make(chan struct{})}
 	limits := limits(cfg)
 	limits.Reflection = cfg.Reflection
 	limits.TLS = tlsOf(s.tls.extproc)
@@ -128,7 +142,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 // readFiles reads the files that a configuration names: certificates and their keys, the admin token, and the API keys, which it returns.
 // Its error joins all that is wrong with them.
 func (s *service) readFiles(cfg *config.Config, reg prometheus.Registerer) (map[string]string, error) {
-	var errs [4]error
+	var errs [6]error
 	s.tls, errs[0] = newSecured(cfg, reg, s.log)
 	if cfg.Admin.TokenFile != "" {
 		// The admin server, which is made last, reads it for itself.
@@ -136,7 +150,14 @@ func (s *service) readFiles(cfg *config.Config, reg prometheus.Registerer) (map[
 			errs[1] = fmt.Errorf("admin.token_file: %w", err)
 		}
 	}
-	s.engineTLS, errs[2] = newDialTLS(cfg.Engines.TLS, cfg.Engines.HTTP2, s.log.With("component", "tls"))
+	alpn := "http/1.1"
+	if cfg.Engines.HTTP2 {
+		alpn = "h2"
+	}
+	log := s.log.With("component", "tls")
+	s.engineTLS, errs[2] = newDialTLS("engines.tls", cfg.Engines.TLS, alpn, log)
+	s.feedTLS, errs[4] = newDialTLS("feed.tls", cfg.Feed.TLS, "h2", log)
+	s.feedToken, errs[5] = newTokenFile("feed.token_file", cfg.Feed.TokenFile, s.log.With("component", "feed"))
 	keys, err := apiKeys(cfg)
 	errs[3] = err
 	return keys, errors.Join(errs[:]...)
@@ -225,26 +246,38 @@ func (t *tokenizers) replace(cfg *config.Config) error {
 	return nil
 }
 
-// apiKeys reads the pools' keys. Its error joins all that is wrong with them; what they are never shows in it.
+// apiKeys reads the pools' keys.
 func apiKeys(cfg *config.Config) (map[string]string, error) {
+	files := make([]keyFile, len(cfg.Pools))
+	for i, p := range cfg.Pools {
+		files[i] = keyFile{p.Name, p.APIKeyFile}
+	}
+	return readKeys(files)
+}
+
+// keyFile is a pool's api_key_file, "" for none.
+type keyFile struct{ pool, path string }
+
+// readKeys reads the keys of all pools. Its error joins all that is wrong with them; what they are never shows in it.
+func readKeys(files []keyFile) (map[string]string, error) {
 	keys := map[string]string{}
 	var errs []error
-	for i, p := range cfg.Pools {
-		if p.APIKeyFile == "" {
+	for i, f := range files {
+		if f.path == "" {
 			continue
 		}
 		at := fmt.Sprintf("pools[%d].api_key_file", i)
-		text, err := watch.ReadFile(p.APIKeyFile, maxKey)
+		text, err := watch.ReadFile(f.path, maxKey)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", at, err))
 			continue
 		}
 		key := strings.TrimSpace(string(text))
 		if key == "" || strings.ContainsAny(key, "\r\n\x00") {
-			errs = append(errs, fmt.Errorf("%s: %q does not hold one line of text", at, p.APIKeyFile))
+			errs = append(errs, fmt.Errorf("%s: %q does not hold one line of text", at, f.path))
 			continue
 		}
-		keys[p.Name] = key
+		keys[f.pool] = key
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -312,10 +345,17 @@ func (s *service) run(ctx context.Context) error {
 			return nil
 		})
 	}
+	if why := connecting(cfg); why != "" {
+		s.log.Warn("engines connect to this router alone", "why", why)
+	}
 	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
 	s.tls.run(part)
 	part("pools", s.pools.Run)
 	part("fleet", s.keeper.run)
+	part("feed", s.feed.Run)
+	if s.feedToken != nil {
+		part("feed.token_file", s.feedToken.run)
+	}
 	part("subscriber", s.followers.run)
 	part("readiness", s.readiness.run)
 	part("config", func(ctx context.Context) error { return s.reloads.run(ctx, hangups) })
@@ -325,6 +365,10 @@ func (s *service) run(ctx context.Context) error {
 		if err := s.extproc.Run(serving, listener); err != nil {
 			return fmt.Errorf("extproc: %w", err)
 		}
+		// The last records were of other routers' decisions, too: without them their charges would stay until they expire.
+		flushing, done := context.WithTimeout(parts, maxFlush)
+		defer done()
+		s.feed.Flush(flushing)
 		return nil
 	})
 	err = g.Wait()

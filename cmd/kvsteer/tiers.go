@@ -19,6 +19,10 @@ type reading struct {
 
 // readingOf takes it of a configuration.
 func readingOf(p *config.Pool) reading {
+	return newReading(p.Tiers.Media, p.Tiers.Demote, p.AdapterIDs, p.HashSeed)
+}
+
+func newReading(media []config.Medium, demote config.Duration, adapters []config.AdapterID, hashSeed string) reading {
 	text := func(list any, length int) string {
 		if length == 0 {
 			return ""
@@ -29,7 +33,7 @@ func readingOf(p *config.Pool) reading {
 		}
 		return string(b)
 	}
-	return reading{text(p.Tiers.Media, len(p.Tiers.Media)), text(p.AdapterIDs, len(p.AdapterIDs)), p.Tiers.Demote.Std(), p.HashSeed}
+	return reading{text(media, len(media)), text(adapters, len(adapters)), demote.Std(), hashSeed}
 }
 
 // enter puts it into the options of a subscriber.

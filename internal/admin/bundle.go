@@ -17,15 +17,15 @@ import (
 )
 
 // about is the first file of a bundle.
-const about = `What a kvsteer router held when this bundle was made. It has no text or token ids of requests and no content of key files; it does have
+const about = `What a kvsteer %s held when this bundle was made. It has no text or token ids of requests and no content of key files; it does have
 names of pools and models, addresses, and paths of files.
 
 version.json      build of the program
 config.json       configuration in use
 ready.txt         what is missing for readiness, one line each
-state.json        pools and endpoints
+state.json        pools and endpoints, or engines
 metrics.txt       metrics, in Prometheus' text format
-decisions.jsonl   the latest decisions, the newest first
+decisions.jsonl   the latest decisions, the newest first; a node has none
 goroutines.txt    what the program is doing, by place in the code
 `
 
@@ -87,7 +87,7 @@ func (s *Server) pack(name string) ([]byte, error) {
 		name string
 		text func() ([]byte, error)
 	}{
-		{"README.txt", func() ([]byte, error) { return []byte(about), nil }},
+		{"README.txt", func() ([]byte, error) { return fmt.Appendf(nil, about, s.process()), nil }},
 		{"version.json", func() ([]byte, error) { return indented(s.build()) }},
 		{"config.json", s.packConfig},
 		{"ready.txt", func() ([]byte, error) { return []byte(strings.Join(append(s.o.Ready(), ""), "\n")), nil }},
@@ -127,6 +127,9 @@ func (s *Server) packConfig() ([]byte, error) {
 }
 
 func (s *Server) packState() ([]byte, error) {
+	if s.o.Node != nil {
+		return indented(s.o.Node())
+	}
 	if s.o.Viewer == nil {
 		return nil, nil
 	}

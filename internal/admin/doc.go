@@ -11,6 +11,8 @@
 //	POST /api/v1/pools/{pool}/mode           {"mode": "on", "percent": 10}
 //	POST /api/v1/endpoints/{address}/drain   also undrain and reset; no body
 //
+// A node's admin server has the same paths but for decisions and modes; its state is of the node's own form ([Options].Node).
+//
 // Answers under /api are JSON, errors {"error": "…", "known": ["…"]}: known lists the pools or endpoints there are when the one asked
 // for is not among them. Nothing here holds text or token ids of a request, or the content of a key file.
 //

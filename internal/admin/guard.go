@@ -83,7 +83,7 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 }
 
 // routed has requests that mux has no handler for answered as the others are: under /api/ with a problem, elsewhere with the paths there are.
-func routed(mux *http.ServeMux) http.Handler {
+func (s *Server) routed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern != "" {
 			mux.ServeHTTP(w, r)
@@ -106,7 +106,7 @@ func routed(mux *http.ServeMux) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(own.status)
-		_, _ = io.WriteString(w, text+"\n\n"+index)
+		_, _ = io.WriteString(w, text+"\n\n"+s.index())
 	})
 }
 
@@ -127,7 +127,7 @@ func (s *Server) command(next http.HandlerFunc) http.Handler {
 		case !strings.EqualFold(strings.TrimSpace(kind), "application/json"):
 			s.refuse(w, r, refusedType, http.StatusUnsupportedMediaType, "Content-Type: application/json is needed")
 		case s.o.Control == nil || !s.write.Load():
-			s.refuse(w, r, refusedReadOnly, http.StatusForbidden, "this router's admin listener is read-only; admin.write: true in its configuration allows commands")
+			s.refuse(w, r, refusedReadOnly, http.StatusForbidden, "this "+s.process()+"'s admin listener is read-only; admin.write: true in its configuration allows commands")
 		default:
 			next(w, r)
 		}

@@ -28,6 +28,8 @@ type Viewer interface {
 	State() router.State
 	// Recent returns at most n of the latest decisions, the newest first.
 	Recent(n int) []router.PastDecision
+	// Blocks returns what an endpoint is believed to hold, at most limit blocks of each rank.
+	Blocks(endpoint string, limit int) ([]router.HeldBlocks, error)
 }
 
 // Control carries out commands. Its errors are for people.
@@ -45,7 +47,10 @@ type Options struct {
 	Control  Control               // nil: commands are refused, whatever SetWrite says
 	Write    bool                  // commands are carried out, until SetWrite says otherwise
 	Config   func() json.Marshaler // the configuration in use, without secrets; nil: none
-	Version  string                // of the program, for the bundle
+	// Node makes this the admin server of a node, whose state it tells: /api/v1/state answers with that, and of the rest there are no decisions and no
+	// modes. Viewer has the node's engines as endpoints. nil: a router's.
+	Node    func() any
+	Version string // of the program, for the bundle
 
 	TokenFile string        // "": no token is asked for, and requests must name a loopback host
 	Poll      time.Duration // of the token file, as of package watch
@@ -61,8 +66,19 @@ type Server struct {
 	token *token // nil: none is asked for
 	http  *http.Server
 	write atomic.Bool   // commands are carried out
-	packs chan struct{} // has a token while a bundle is being made
+	packs chan struct{} // has a token while a bundle or a list of blocks is being made
 }
+
+const nodeIndex = `kvsteer node
+  /metrics             Prometheus metrics
+  /healthz             200 while the process runs
+  /readyz              200 when ready, else what is missing
+  /api/v1/state        engines and the routers that watch
+  /api/v1/config       the configuration in use
+  /api/v1/bundle       all of it in one file
+commands, by POST:
+  /api/v1/endpoints/ADDRESS/drain, undrain or reset
+`
 
 const index = `kvsteer router
   /metrics             Prometheus metrics
@@ -72,6 +88,7 @@ const index = `kvsteer router
   /api/v1/decisions    the latest decisions
   /api/v1/config       the configuration in use
   /api/v1/bundle       all of it in one file
+  /api/v1/endpoints/ADDRESS/blocks  fingerprints of the blocks that it is believed to hold
 commands, by POST:
   /api/v1/pools/POOL/mode
   /api/v1/endpoints/ADDRESS/drain, undrain or reset
@@ -118,6 +135,21 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
+// process is what kind of process this is, for people.
+func (s *Server) process() string {
+	if s.o.Node != nil {
+		return "node"
+	}
+	return "router"
+}
+
+func (s *Server) index() string {
+	if s.o.Node != nil {
+		return nodeIndex
+	}
+	return index
+}
+
 // SetWrite allows commands or refuses them, from the next request on.
 func (s *Server) SetWrite(on bool) { s.write.Store(on) }
 
@@ -132,18 +164,21 @@ func (s *Server) Reload() {
 func (s *Server) handler() http.Handler {
 	guarded := http.NewServeMux()
 	guarded.Handle("GET /metrics", promhttp.HandlerFor(s.o.Gatherer, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelWarn)}))
-	guarded.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, index) })
+	guarded.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s.index()) })
 	guarded.HandleFunc("GET /api/v1/state", s.state)
-	guarded.HandleFunc("GET /api/v1/decisions", s.decisions)
 	guarded.HandleFunc("GET /api/v1/config", s.config)
 	guarded.HandleFunc("GET /api/v1/bundle", s.bundle)
-	guarded.Handle("POST /api/v1/pools/{pool}/mode", s.command(s.setMode))
+	if s.o.Node == nil {
+		guarded.HandleFunc("GET /api/v1/decisions", s.decisions)
+		guarded.HandleFunc("GET /api/v1/endpoints/{address}/blocks", s.blocks)
+		guarded.Handle("POST /api/v1/pools/{pool}/mode", s.command(s.setMode))
+	}
 	guarded.Handle("POST /api/v1/endpoints/{address}/drain", s.command(s.drain(true)))
 	guarded.Handle("POST /api/v1/endpoints/{address}/undrain", s.command(s.drain(false)))
 	guarded.Handle("POST /api/v1/endpoints/{address}/reset", s.command(s.reset))
 
 	mux := http.NewServeMux()
-	mux.Handle("/", s.authorized(routed(guarded)))
+	mux.Handle("/", s.authorized(s.routed(guarded)))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	return s.protected(mux)

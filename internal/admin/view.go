@@ -50,6 +50,10 @@ func missing(w http.ResponseWriter, what string) {
 }
 
 func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
+	if s.o.Node != nil {
+		answer(w, http.StatusOK, s.o.Node())
+		return
+	}
 	if s.o.Viewer == nil {
 		missing(w, "state")
 		return

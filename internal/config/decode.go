@@ -45,6 +45,15 @@ func (p Problem) Error() string {
 
 // Load reads and checks the file at path. The error joins every Problem found.
 func Load(path string) (*Config, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data)
+}
+
+// read returns the content of a file that is not longer than any real one.
+func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
@@ -57,16 +66,24 @@ func Load(path string) (*Config, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("read config: %s is longer than %s", path, Size(maxFile))
 	}
-	return Parse(path, data)
+	return data, nil
 }
 
 // Parse checks data as the content of the file called name. The error joins every Problem found.
 func Parse(name string, data []byte) (*Config, error) {
-	d := decoder{name: name, lines: map[string]int{}}
 	cfg := Default()
+	if err := parse(name, data, reflect.ValueOf(cfg).Elem(), func(d *decoder) { d.validate(cfg) }); err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}
+
+// parse reads data into a schema that holds its defaults, and has it checked.
+func parse(name string, data []byte, into reflect.Value, validate func(*decoder)) error {
+	d := decoder{name: name, lines: map[string]int{}}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return nil, invalid(name, err)
+		return invalid(name, err)
 	}
 	for i, doc := range file.Docs {
 		if doc.Body == nil {
@@ -76,18 +93,18 @@ func Parse(name string, data []byte) (*Config, error) {
 			d.problem(line(doc.Body), "", "a second YAML document: one file holds one configuration")
 			break
 		}
-		d.value("", doc.Body, reflect.ValueOf(cfg).Elem())
+		d.value("", doc.Body, into)
 	}
-	d.validate(cfg)
-	if len(d.problems) > 0 {
-		sort.SliceStable(d.problems, func(i, j int) bool { return d.problems[i].Line < d.problems[j].Line })
-		errs := make([]error, len(d.problems))
-		for i, p := range d.problems {
-			errs[i] = p
-		}
-		return nil, errors.Join(errs...)
+	validate(&d)
+	if len(d.problems) == 0 {
+		return nil
 	}
-	return cfg, nil
+	sort.SliceStable(d.problems, func(i, j int) bool { return d.problems[i].Line < d.problems[j].Line })
+	errs := make([]error, len(d.problems))
+	for i, p := range d.problems {
+		errs[i] = p
+	}
+	return errors.Join(errs...)
 }
 
 // invalid makes a problem of the parser's error, whose own text quotes the source.

@@ -29,8 +29,8 @@ func (c Change) Under(key string) bool {
 	return ok && (rest == "" || rest[0] == '.')
 }
 
-// Diff lists in what b differs from a, in the order of the schema. The order of pools and of endpoints counts for nothing.
-func Diff(a, b *Config) []Change {
+// Diff lists in what b differs from a, in the order of the schema. The order of pools, of endpoints and of engines counts for nothing.
+func Diff[T Config | Node](a, b *T) []Change {
 	return diff(nil, place{}, reflect.ValueOf(*a), reflect.ValueOf(*b))
 }
 

@@ -111,14 +111,14 @@ func (d *decoder) fleet(c *Config) {
 	used := map[string]string{}
 	u := uniques{d: d}
 	for i := range c.Nodes {
-		d.node(fmt.Sprintf("nodes[%d]", i), &c.Nodes[i], c, &u, used)
+		d.nodeSource(fmt.Sprintf("nodes[%d]", i), &c.Nodes[i], c, &u, used)
 	}
 	if why, certain := c.SeveralRouters(); certain {
 		d.oneSubscriber(c, why)
 	}
 }
 
-func (d *decoder) node(path string, n *NodeSource, c *Config, u *uniques, used map[string]string) {
+func (d *decoder) nodeSource(path string, n *NodeSource, c *Config, u *uniques, used map[string]string) {
 	set, local := 0, false
 	if n.Address != "" {
 		set++

@@ -105,8 +105,10 @@ func TestFleetProblems(t *testing.T) {
 		{"tls to a name", "feed: {tls: {ca_file: a}}\nnodes: [{dns: \"node:9010\"}]\n" + fleetPool + endpoints, ""},
 		{"too many", one(strings.Repeat("{dns: \"a:1\"}, ", 1025)), "nodes: 1025 entries, want at most 1024"},
 
-		{"an engine cannot connect to two routers", "envoy: {routers: [\"10.0.0.1:1\", \"10.0.0.2:1\"]}\n" + fleetPool + "  endpoints: [{address: \"10.0.0.1:80\", events: {listen: \"tcp://127.0.0.1:5557\"}}]\n",
-			"k.yaml:5: pools[0].endpoints[0].events.listen: an engine that connects feeds exactly one subscriber, and envoy.routers names 2: let a node (kvsteer node) listen"},
+		{
+			"an engine cannot connect to two routers", "envoy: {routers: [\"10.0.0.1:1\", \"10.0.0.2:1\"]}\n" + fleetPool + "  endpoints: [{address: \"10.0.0.1:80\", events: {listen: \"tcp://127.0.0.1:5557\"}}]\n",
+			"k.yaml:5: pools[0].endpoints[0].events.listen: an engine that connects feeds exactly one subscriber, and envoy.routers names 2: let a node (kvsteer node) listen",
+		},
 		{"two routers may dial one", "envoy: {routers: [\"10.0.0.1:1\", \"10.0.0.2:1\"]}\n" + fleetPool + "  endpoints: [{address: \"10.0.0.1:80\", events: {dial: \"tcp://127.0.0.1:5557\"}}]\n", ""},
 		{"a name may have one address", "envoy: {routers: [\"router:9002\"]}\n" + fleetPool + "  endpoints: [{address: \"10.0.0.1:80\", events: {listen: \"tcp://127.0.0.1:5557\"}}]\n", ""},
 	}

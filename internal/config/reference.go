@@ -7,10 +7,15 @@ import (
 )
 
 // Reference returns the schema as a Markdown table of key, default and meaning, in the order of the file.
-func Reference() string {
+func Reference() string { return table(reflect.TypeFor[Config]()) }
+
+// NodeReference is that of a node's file.
+func NodeReference() string { return table(reflect.TypeFor[Node]()) }
+
+func table(schema reflect.Type) string {
 	var b strings.Builder
 	b.WriteString("| key | default | meaning |\n|---|---|---|\n")
-	reference(&b, "", reflect.TypeFor[Config]())
+	reference(&b, "", schema)
 	return b.String()
 }
 

@@ -21,8 +21,12 @@ func (c *Config) MarshalJSON() ([]byte, error) {
 			h.Value = hidden
 		}
 	}
+	return marshal(shown)
+}
+
+func marshal(schema any) ([]byte, error) {
 	var b bytes.Buffer
-	if err := show(&b, reflect.ValueOf(shown)); err != nil {
+	if err := show(&b, reflect.ValueOf(schema)); err != nil {
 		return nil, err
 	}
 	return b.Bytes(), nil

@@ -34,7 +34,7 @@ const maxHashSeed = 256
 // validate checks ranges and what keys say together. A key whose value did not parse is not judged again.
 func (d *decoder) validate(c *Config) {
 	d.listen(c)
-	d.admin(c)
+	d.adminListener(c.Admin.Listen, c.Admin.TokenFile, c.Admin.TLS, c.Insecure)
 	d.clientTLS("engines.tls", c.Engines.TLS)
 	d.duration("budget", c.Budget, time.Millisecond, time.Minute)
 	d.duration("warmup", c.Warmup, 0, 10*time.Minute)
@@ -81,21 +81,8 @@ func (d *decoder) validate(c *Config) {
 // different containers, so they are not compared.
 func (d *decoder) ports(c *Config) {
 	u := uniques{d: d}
-	bind := func(used map[string]string, path, value string) {
-		if addr, err := netip.ParseAddrPort(value); err == nil && addr.Port() != 0 {
-			u.claim(used, path, addr.String())
-		}
-	}
-	// The problem stands at a line of the file, so the key that has none claims first.
-	pair := func(used map[string]string, a, addressA, b, addressB string) {
-		if d.lines[a] > 0 && d.lines[b] == 0 {
-			a, addressA, b, addressB = b, addressB, a, addressA
-		}
-		bind(used, a, addressA)
-		bind(used, b, addressB)
-	}
 	router, proxy := map[string]string{}, map[string]string{}
-	pair(router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
+	d.pair(&u, router, "listen", c.Listen, "admin.listen", c.Admin.Listen)
 	for i, p := range c.Pools {
 		for j, e := range p.Endpoints {
 			if addr, err := tcp(e.Events.Listen); err == nil {
@@ -106,7 +93,21 @@ func (d *decoder) ports(c *Config) {
 			}
 		}
 	}
-	pair(proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
+	d.pair(&u, proxy, "envoy.listen", c.Envoy.Listen, "envoy.admin", c.Envoy.Admin)
+}
+
+// pair claims the addresses of two listeners of one process. A problem stands at a line of the file, so the key that has none claims first.
+func (d *decoder) pair(u *uniques, used map[string]string, a, addressA, b, addressB string) {
+	if d.lines[a] > 0 && d.lines[b] == 0 {
+		a, addressA, b, addressB = b, addressB, a, addressA
+	}
+	bind := func(path, value string) {
+		if addr, err := netip.ParseAddrPort(value); err == nil && addr.Port() != 0 {
+			u.claim(used, path, addr.String())
+		}
+	}
+	bind(a, addressA)
+	bind(b, addressB)
 }
 
 // at records a problem with the key at path, at its line or at the nearest enclosing key that stands in the file.
@@ -176,18 +177,18 @@ func (d *decoder) listen(c *Config) {
 	}
 }
 
-func (d *decoder) admin(c *Config) {
-	addr, err := netip.ParseAddrPort(c.Admin.Listen)
+func (d *decoder) adminListener(listen, tokenFile string, tls ServerTLS, insecure bool) {
+	addr, err := netip.ParseAddrPort(listen)
 	switch {
 	case err != nil:
-		d.at("admin.listen", "%q is not ip:port", c.Admin.Listen)
+		d.at("admin.listen", "%q is not ip:port", listen)
 	case addr.Addr().IsLoopback():
-	case c.Admin.TokenFile == "":
-		d.at("admin.listen", "%q is not on loopback (127.0.0.1:port or [::1]:port): that needs admin.token_file", c.Admin.Listen)
-	case !c.Admin.TLS.On() && !c.Insecure:
-		d.at("admin.listen", "%q is not on loopback: the token would travel in clear text; use admin.tls, or write insecure: true", c.Admin.Listen)
+	case tokenFile == "":
+		d.at("admin.listen", "%q is not on loopback (127.0.0.1:port or [::1]:port): that needs admin.token_file", listen)
+	case !tls.On() && !insecure:
+		d.at("admin.listen", "%q is not on loopback: the token would travel in clear text; use admin.tls, or write insecure: true", listen)
 	}
-	d.serverTLS("admin.tls", c.Admin.TLS)
+	d.serverTLS("admin.tls", tls)
 }
 
 func (d *decoder) serverTLS(path string, t ServerTLS) {

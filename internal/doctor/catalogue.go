@@ -28,7 +28,7 @@ func (s Severity) rank() int {
 // Code names one kind of finding. Codes are stable: one is never given another meaning.
 type Code string
 
-// Codes by area: 1xx configuration, 2xx engines, 3xx events, 4xx Envoy, 5xx router.
+// Codes by area: 1xx configuration, 2xx engines, 3xx events, 4xx Envoy, 5xx router, 6xx nodes and DNS.
 const (
 	NoEventSources Code = "KV101"
 	NotSteering    Code = "KV102"
@@ -111,6 +111,14 @@ const (
 	ReloadRefused   Code = "KV510"
 	ChoiceNotObeyed Code = "KV511"
 	RefreshFailing  Code = "KV512"
+
+	NodeUnreachable Code = "KV601"
+	NodeStale       Code = "KV602"
+	EndpointRefused Code = "KV603"
+	NodeVersion     Code = "KV604"
+	SeveralRouters  Code = "KV605"
+	PoolEmpty       Code = "KV606"
+	NameEmpty       Code = "KV607"
 )
 
 // Entry is what a code means.
@@ -205,6 +213,14 @@ func Catalogue() []Entry {
 		{ReloadRefused, Error, "the router refused a changed configuration and goes on with the one before", "kvsteer serve --check says what is wrong with it"},
 		{ChoiceNotObeyed, Warning, "many requests ran at another endpoint than the one that was chosen", "see Envoy's connections to the engines, and whether something else routes there"},
 		{RefreshFailing, Warning, "the engine does not tell the router which models and adapters it serves", "let the router reach /v1/models on every engine, with the key of api_key_file"},
+
+		{NodeUnreachable, Error, "the router is not connected with a node: what its engines hold is not known, and they are routed by load", "see that kvsteer node runs there, that the router reaches its listener, and that feed.tls and feed.token_file fit"},
+		{NodeStale, Warning, "a node is connected, and some of its blocks are not matched because they were not heard of for too long", "see the node's load and the network between them; docs/operations.md#kvsteernodestale"},
+		{EndpointRefused, Warning, "an endpoint that a node announces, or that DNS gives, is not taken", "mend what the finding says: one node for each endpoint, nodes[].allow, the pool's models, index.max_endpoints"},
+		{NodeVersion, Error, "a node and the router have no version of their protocol in common", "upgrade the one that the finding names"},
+		{SeveralRouters, Warning, "there may be more than one router, and an engine that connects for its events feeds exactly one", "let a node listen for the engines' events, and give each router nodes"},
+		{PoolEmpty, Error, "the pool's endpoints come from DNS or nodes, and there is none", "see the findings about nodes and DNS, and the pool's name in the nodes' configuration"},
+		{NameEmpty, Warning, "a DNS name has no address, or DNS does not answer for it", "look the name up on the router's host"},
 	}
 }
 

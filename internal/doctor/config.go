@@ -20,11 +20,11 @@ func (f *facts) examineConfig(c *collector) {
 	f.examineState(c)
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
-		if sources(p) == 0 {
-			c.found(NoEventSources, "pool "+p.Name, "none of its %s has an event source", plural(len(p.Endpoints), "endpoint"))
-		} else {
+		if sources(p) == 0 && len(cfg.Nodes) == 0 {
+			c.found(NoEventSources, "pool "+p.Name, "none of its %s has an event source", plural(len(p.Endpoints)+len(f.found(p)), "endpoint"))
+		} else if sources(p) > 0 {
 			for _, e := range p.Endpoints {
-				if e.Events.None() {
+				if node, _ := f.node(p, e.Address); e.Events.None() && node == "" {
 					c.found(EndpointNoEvents, "engine "+e.Address, "no events are configured for it, and for %d of pool %s they are", sources(p), p.Name)
 				}
 			}

@@ -105,21 +105,35 @@ func (d *Doctor) Run(ctx context.Context) (*Report, error) {
 	wg.Go(func() { f.router = d.readRouter(ctx) })
 	wg.Go(func() { f.envoy = d.readEnvoy(ctx) })
 	wg.Go(func() { f.ports = readPorts(d.opt.Proc) })
-	var g errgroup.Group
-	g.SetLimit(maxParallel)
-	for i := range f.engines {
-		g.Go(func() error {
-			d.readEngine(ctx, &f.engines[i])
-			return nil
-		})
-	}
-	_ = g.Wait() // nobody returns an error
+	d.readEngines(ctx, f.engines)
 	wg.Wait()
+	var found []engineFacts
+	for i := range f.cfg.Pools {
+		p := &f.cfg.Pools[i]
+		for _, address := range f.found(p) {
+			found = append(found, engineFacts{pool: p, endpoint: &config.Endpoint{Address: address, Events: config.Events{Ranks: 1}}, key: keys[p.Name], dynamic: true})
+		}
+	}
+	d.readEngines(ctx, found)
+	f.engines = append(f.engines, found...)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	f.examine(&c)
 	return c.report(d.opt.Ignore), nil
+}
+
+// readEngines asks some engines, several at a time.
+func (d *Doctor) readEngines(ctx context.Context, engines []engineFacts) {
+	var g errgroup.Group
+	g.SetLimit(maxParallel)
+	for i := range engines {
+		g.Go(func() error {
+			d.readEngine(ctx, &engines[i])
+			return nil
+		})
+	}
+	_ = g.Wait() // nobody returns an error
 }
 
 // examine judges the facts.
@@ -131,4 +145,5 @@ func (f *facts) examine(c *collector) {
 	f.examineEvents(c)
 	f.examineEnvoy(c)
 	f.examineRouter(c)
+	f.examineNodes(c)
 }

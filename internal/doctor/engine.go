@@ -16,6 +16,7 @@ type engineFacts struct {
 	pool     *config.Pool
 	endpoint *config.Endpoint
 	key      string
+	dynamic  bool // it does not stand in the configuration
 
 	health, models, version, events, server, tokenize, probe reply
 	metrics                                                  *page

@@ -19,7 +19,7 @@ func (f *facts) examineHosts(c *collector, clusters, followers []string) {
 		belongs := func(host string) bool {
 			return slices.ContainsFunc(f.engines, func(e engineFacts) bool {
 				return e.endpoint.Address == host && (owner == nil || e.pool == owner)
-			})
+			}) || slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.DNS == host && (owner == nil || p.Name == owner.Name) })
 		}
 		hosts := f.envoy.dump.endpoints(cluster)
 		// A cluster without a single endpoint of ours is something else: another balancer, another fleet. One that follows the choice cannot be.
@@ -49,7 +49,7 @@ func (f *facts) examineHosts(c *collector, clusters, followers []string) {
 	for _, e := range f.engines {
 		own := e.pool.Fallback.Cluster
 		switch {
-		case inEnvoy[e.endpoint.Address] || e.pool.Fallback.To == "none":
+		case inEnvoy[e.endpoint.Address] || e.pool.Fallback.To == "none" || e.dynamic:
 		case own == "" && !slices.Contains(followers, envoy.PoolCluster(e.pool.Name)):
 			c.found(EndpointNotInEnvoy, e.subject(), "no fallback cluster of Envoy holds it for pool %s: without the router it serves nothing", e.pool.Name)
 		case own == "" || slices.Contains(followers, own):

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -15,6 +16,7 @@ type routerFacts struct {
 	ready     reply
 	metrics   *page
 	needToken bool
+	fleet     fleetFacts
 }
 
 // readRouter asks the router.
@@ -27,6 +29,7 @@ func (d *Doctor) readRouter(ctx context.Context) routerFacts {
 	r.page = d.clients.router.get(ctx, base+"/metrics", token, maxReply*16) // a thousand endpoints make a long page
 	r.needToken = r.page.status == 401 || r.page.status == 403
 	r.ready = d.clients.router.get(ctx, base+"/readyz", token, maxReply)
+	r.fleet = d.readFleet(ctx, base, token)
 	if r.page.ok() {
 		if p := parsePage(string(r.page.body)); p.has("kvsteer_") {
 			r.metrics = p
@@ -107,7 +110,8 @@ func (f *facts) examineEndpoints(c *collector) {
 		}
 	}
 	for _, s := range f.router.metrics.named(up) {
-		if !configured[s.labels["pool"]+" "+s.labels["endpoint"]] {
+		dynamic := slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.Name == s.labels["pool"] && f.cfg.Dynamic(&p) })
+		if !configured[s.labels["pool"]+" "+s.labels["endpoint"]] && !dynamic {
 			c.found(OtherConfig, "router", "it has an endpoint %s in pool %s, which the configuration lacks", s.labels["endpoint"], s.labels["pool"])
 		}
 	}
@@ -165,7 +169,8 @@ func (f *facts) examineMode(c *collector, p *config.Pool) {
 func (f *facts) examineDrains(c *collector) {
 	for _, e := range f.engines {
 		drained, _ := f.router.metrics.sum("kvsteer_pool_endpoint_draining", "pool", e.pool.Name, "endpoint", e.endpoint.Address)
-		if drained > 0 && !e.endpoint.Drain {
+		_, leaving := f.node(e.pool, e.endpoint.Address)
+		if drained > 0 && !e.endpoint.Drain && !leaving {
 			c.found(Draining, e.subject(), "by an admin call")
 		}
 	}

@@ -55,6 +55,56 @@ func (w *world) dropRouterEndpoint() {
 	w.pages[routerAddr+"/metrics"] = strings.Join(kept, "")
 }
 
+// fleet has the pool's second endpoint come from a node or DNS, and the router say of nodes and endpoints what state says.
+func (w *world) fleet(keys, state string) {
+	w.configure("\n  - address: "+engine2+"\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}", "")
+	w.configure("pools:\n- name: chat", keys+"\npools:\n- name: chat\n  fallback: none")
+	w.opt.Envoy = "" // whose recorded configuration has both endpoints
+	w.configure("  models: [tiny]", "  models: [tiny]\n  dns: engines.test:23002\n  announced: true")
+	lines := strings.Split(strings.TrimSpace(w.pages[routerPage]), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool {
+		return strings.HasPrefix(l, "kvsteer_subscriber_") && strings.Contains(l, engine2)
+	})
+	w.pages[routerPage] = strings.Join(lines, "\n") + "\n" + `kvsteer_discover_addresses{name="engines.test:23002"} 1
+kvsteer_discover_failing{name="engines.test:23002"} 0
+`
+	w.pages[routerAddr+"/api/v1/state"] = state
+}
+
+// What the router says of a fleet without a fault: a node, whose endpoint DNS gives too.
+const (
+	fleetNode  = "nodes: [{address: \"127.0.0.1:23010\"}]"
+	fleetState = `{"pools":[{"name":"chat","endpoints":[{"address":"` + engine1 + `","origin":"configured"},{"address":"` + engine2 + `","origin":"dns","node":"127.0.0.1:23010"}]}],` +
+		`"nodes":[{"address":"127.0.0.1:23010","name":"gpu-1","connected":true}]}`
+)
+
+// fleetBut is the fleet with something else in its state.
+func fleetBut(old, other string) func(w *world) {
+	return func(w *world) {
+		w.fleet(fleetNode, fleetState)
+		w.replace(routerAddr+"/api/v1/state", old, other)
+	}
+}
+
+// TestFleet holds that a fleet without a fault gives no finding, and that its engines are looked at.
+func TestFleet(t *testing.T) {
+	w := newWorld(t, "envoy-1.40.0")
+	w.fleet(fleetNode, fleetState)
+	if r := w.run(); len(r.Findings) > 0 {
+		t.Errorf("findings %+v", r.Findings)
+	}
+	if !slices.ContainsFunc(w.seen, func(s string) bool { return strings.Contains(s, engine2+"/health") }) {
+		t.Error("an engine that DNS gives is not asked")
+	}
+	w = newWorld(t, "envoy-1.40.0")
+	w.fleet(fleetNode, fleetState)
+	w.metric(routerPage, `kvsteer_pool_endpoint_draining{endpoint="`+engine2, "1")
+	w.replace(routerAddr+"/api/v1/state", `"origin":"dns"`, `"origin":"dns","leaving":true`)
+	if r := w.run(); len(r.Findings) > 0 {
+		t.Errorf("a node drains its endpoint, and findings are %+v", r.Findings)
+	}
+}
+
 const routerPage = routerAddr + "/metrics"
 
 // seed damages the site in one way.
@@ -67,6 +117,30 @@ type seed struct {
 }
 
 var seeds = []seed{
+	{"a node that is not there", NodeUnreachable, nil, "", fleetBut(`"connected":true`, `"connected":false,"problem":"unreachable: connection refused","stale":true`)},
+	{"a node that was never there", NodeUnreachable, nil, "", fleetBut(`"connected":true`, `"connected":false`)},
+	{"a node of another protocol", NodeVersion, nil, "", fleetBut(`"connected":true`, `"connected":false,"problem":"version: the node speaks 2 to 3: upgrade this router"`)},
+	{"a node whose blocks do not come", NodeStale, nil, "", fleetBut(`"connected":true`, `"connected":true,"stale":true`)},
+	{"a node that the router does not know", OtherConfig, nil, "", fleetBut(`{"address":"127.0.0.1:23010","name":"gpu-1","connected":true}`, "")},
+	{"an endpoint announced twice", EndpointRefused, nil, "", fleetBut(`"nodes":[`, `"refused":[{"node":"127.0.0.1:23011","pool":"chat","endpoint":"`+engine2+`","why":"node \"127.0.0.1:23010\" announces it"}],"nodes":[`)},
+	{"an address of another pool", EndpointRefused, nil, "", fleetBut(`"nodes":[`, `"refused":[{"pool":"chat","endpoint":"`+engine2+`","why":"it is an endpoint of pool \"code\""}],"nodes":[`)},
+	{"nodes in clear text", ClearText, nil, "", func(w *world) { w.fleet("feed: {insecure: true}\nnodes: [{dns: \"nodes.test:9010\"}]", fleetState) }},
+	{"a pool without endpoints", PoolEmpty, []Code{OtherConfig}, "", func(w *world) {
+		w.fleet(fleetNode, `{"pools":[{"name":"chat","endpoints":[]}],"nodes":[{"address":"127.0.0.1:23010","connected":true}]}`)
+		w.pages[routerPage] = strings.ReplaceAll(w.pages[routerPage], "kvsteer_pool_endpoint_up{endpoint=\""+engine1, "kvsteer_pool_endpoint_up{endpoint=\"127.0.0.1:9")
+	}},
+	{"a name without addresses", NameEmpty, nil, "", func(w *world) {
+		w.fleet(fleetNode, fleetState)
+		w.metric(routerPage, "kvsteer_discover_addresses", "0")
+	}},
+	{"a name that DNS does not answer for", NameEmpty, nil, "", func(w *world) {
+		w.fleet(fleetNode, fleetState)
+		w.metric(routerPage, "kvsteer_discover_failing", "1")
+	}},
+	{"engines that connect to one of several routers", SeveralRouters, nil, "", func(w *world) {
+		w.configure("envoy:\n", "envoy:\n  routers: [\"router.test:23082\"]\n")
+	}},
+
 	{"a pool without events", NoEventSources, []Code{OtherConfig}, "", func(w *world) {
 		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23101\", replay: \"tcp://127.0.0.1:23111\"}", "")
 		w.configure("\n    events: {listen: \"tcp://127.0.0.1:23102\", replay: \"tcp://127.0.0.1:23112\"}", "")

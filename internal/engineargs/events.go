@@ -47,9 +47,9 @@ type ports struct {
 	suggested map[string]uint16 // of endpoints without events
 }
 
-// host is a host whose ports are told apart from those of others: "" for the router's, else the endpoint's ip.
+// host is a host whose ports are told apart from those of others: "" for that of who follows it, else the endpoint's ip.
 func host(e *config.Endpoint) string {
-	addr := netip.MustParseAddrPort(e.Address).Addr()
+	addr := address(e.Address).Addr()
 	if e.Events.Listen != "" || addr.IsLoopback() {
 		return ""
 	}
@@ -105,7 +105,7 @@ func assignPorts(cfg *config.Config) *ports {
 	}
 	for _, p := range cfg.Pools {
 		for _, e := range p.Endpoints {
-			used.use(host(&e), e.Address, 1)
+			used.add(host(&e), address(e.Address).Port(), 1)
 			for _, source := range []string{e.Events.Listen, e.Events.Dial, e.Events.Replay} {
 				used.use(host(&e), source, e.Events.Ranks)
 			}

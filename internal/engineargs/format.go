@@ -111,12 +111,12 @@ func Container(w io.Writer, engines []Engine) error {
 	return write(w, &b)
 }
 
-// local says what a container's own loopback means for an engine that connects to the router's.
+// local says what a container's own loopback means for an engine that connects to that of the router or node.
 func local(e Engine) []string {
 	if e.Missing != "" || !strings.Contains(e.Events, "connects") {
 		return nil
 	}
-	return []string{"The router must be in the same network namespace: a container of the same pod, or both on the host's network."}
+	return []string{"The " + follower(e.Node) + " must be in the same network namespace: a container of the same pod, or both on the host's network."}
 }
 
 // scalar is text as a YAML string that Kubernetes and Compose hand to the engine as it is: JSON's strings are YAML's but for characters that YAML

@@ -32,6 +32,8 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 	seed := p.HashSeed
 	if seed == "" {
 		seed = "0"
+	}
+	if p.HashSeed == "" && !engine.Node { // a node sees no prompts to recognise blocks by
 		engine.Notes = append(engine.Notes, `With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.`)
 	}
 	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", seed})
@@ -48,6 +50,9 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 func sglang(engine *Engine, p *config.Pool, r release) {
 	serve(engine, p.Models[:1])
 	engine.Args = append(engine.Args, "--page-size", "16", "--enable-cache-report")
+	if engine.Node {
+		engine.Args = append(engine.Args, "--enable-metrics") // which it reads; vLLM's are always there
+	}
 	engine.Notes = append(engine.Notes, "kvsteer reads SGLang's events but has not run with its engines yet.")
 	if len(p.Models) > 1 {
 		engine.Notes = append(engine.Notes, fmt.Sprintf("SGLang serves one name, %q; requests for the pool's other models would be refused.", p.Models[0]))

@@ -1,9 +1,10 @@
 package engineargs
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,7 +22,9 @@ const (
 
 // Options say what is asked for. The zero value is vLLM of no certain release, all endpoints, nothing that another host can reach.
 type Options struct {
-	Kind     Kind   // default VLLM
+	Kind     Kind // default: that of the pool in Kinds, else VLLM
+	Kinds    map[string]Kind
+	Node     bool   // a node follows the engines, not the router
 	Release  string // of the engine, such as 0.32.0; "" for arguments that every supported release takes
 	Endpoint string // only this ip:port; "" for all
 	Bind     bool   // also give the arguments of engines that bind their events port (events.dial)
@@ -31,7 +34,8 @@ type Options struct {
 // Engine is how to start the engine of one endpoint.
 type Engine struct {
 	Pool     string
-	Endpoint string // ip:port
+	Endpoint string // ip:port, or :port for all addresses of the host
+	Node     bool   // a node follows it, not the router
 	Kind     Kind
 	Events   string // one sentence: where its events go
 	Env      []Variable
@@ -46,21 +50,11 @@ type Variable struct{ Name, Value string }
 
 // Plan returns the engines of a configuration in its order, or why that is not possible: an unknown kind, release or endpoint.
 func Plan(cfg *config.Config, o Options) ([]Engine, error) {
-	if o.Kind == "" {
-		o.Kind = VLLM
-	}
-	limits, ok := kinds[o.Kind]
-	if !ok {
-		return nil, fmt.Errorf("engine %q: neither vllm nor sglang", o.Kind)
-	}
 	r, err := parseRelease(o.Release)
 	if err != nil {
 		return nil, err
 	}
-	if r.before(limits.oldest) {
-		return nil, fmt.Errorf("engine release %s: KV cache events need %s %s or newer", o.Release, limits.name, limits.oldest)
-	}
-	only, err := endpointOf(cfg, o.Endpoint)
+	only, err := endpointOf(cfg, o)
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +62,15 @@ func Plan(cfg *config.Config, o Options) ([]Engine, error) {
 	var engines []Engine
 	for i := range cfg.Pools {
 		p := &cfg.Pools[i]
+		o := o
+		o.Kind = cmp.Or(o.Kind, o.Kinds[p.Name], VLLM)
+		limits, ok := kinds[o.Kind]
+		if !ok {
+			return nil, fmt.Errorf("engine %q: neither vllm nor sglang", o.Kind)
+		}
+		if r.before(limits.oldest) {
+			return nil, fmt.Errorf("engine release %s: KV cache events need %s %s or newer", o.Release, limits.name, limits.oldest)
+		}
 		for j := range p.Endpoints {
 			if e := &p.Endpoints[j]; only == "" || e.Address == only {
 				engines = append(engines, plan(p, e, o, r, ports))
@@ -78,13 +81,17 @@ func Plan(cfg *config.Config, o Options) ([]Engine, error) {
 }
 
 // endpointOf returns the spelling that the configuration gives the asked endpoint.
-func endpointOf(cfg *config.Config, asked string) (string, error) {
+func endpointOf(cfg *config.Config, o Options) (string, error) {
+	asked := o.Endpoint
 	if asked == "" {
 		return "", nil
 	}
 	spelled := asked
 	if addr, err := netip.ParseAddrPort(asked); err == nil {
 		spelled = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()).String()
+	}
+	if here := "127.0.0.1"; o.Node && strings.HasPrefix(spelled, here+":") && !names(cfg, spelled) {
+		spelled = strings.TrimPrefix(spelled, here) // as the node's own addresses of its engines
 	}
 	var all []string
 	for _, p := range cfg.Pools {
@@ -98,31 +105,54 @@ func endpointOf(cfg *config.Config, asked string) (string, error) {
 	return "", fmt.Errorf("endpoint %q is not in the configuration, which has %s", asked, strings.Join(all, ", "))
 }
 
+// names reports whether a configuration has an endpoint.
+func names(cfg *config.Config, endpoint string) bool {
+	return slices.ContainsFunc(cfg.Pools, func(p config.Pool) bool {
+		return slices.ContainsFunc(p.Endpoints, func(e config.Endpoint) bool { return e.Address == endpoint })
+	})
+}
+
+// address is that of an endpoint; :port stands for all addresses of the engine's host.
+func address(endpoint string) netip.AddrPort {
+	if strings.HasPrefix(endpoint, ":") {
+		endpoint = "0.0.0.0" + endpoint
+	}
+	return netip.MustParseAddrPort(endpoint)
+}
+
+// follower is who takes an engine's events.
+func follower(node bool) string {
+	if node {
+		return "node"
+	}
+	return "router"
+}
+
 func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports) Engine {
-	engine := Engine{Pool: p.Name, Endpoint: e.Address, Kind: o.Kind}
-	if err := usable(p, e); err != nil {
+	engine, who := Engine{Pool: p.Name, Endpoint: e.Address, Node: o.Node, Kind: o.Kind}, follower(o.Node)
+	if err := usable(p, e, who); err != nil {
 		engine.Refused, engine.Missing = true, err.Error()
 		return engine
 	}
 	if e.Events.None() {
 		engine.Missing = fmt.Sprintf(`the configuration names no event source. To match its prompts exactly add to this endpoint `+
 			`events: {listen: "tcp://127.0.0.1:%d"} when the router runs on its host, else events: {dial: "tcp://%s"}.`,
-			ports.suggested[e.Address], netip.AddrPortFrom(netip.MustParseAddrPort(e.Address).Addr(), firstEvents))
+			ports.suggested[e.Address], netip.AddrPortFrom(address(e.Address).Addr(), firstEvents))
 		return engine
 	}
 	if e.Events.Dial != "" && !o.Bind {
 		engine.Refused = true
 		engine.Missing = fmt.Sprintf("events.dial %s makes the engine bind that port on every interface of its host, and it then publishes "+
 			"the token ids of every prompt to whoever reaches the port, without a password. "+
-			"--bind prints the arguments; with the router on the same host, events.listen needs no open port.", e.Events.Dial)
+			"--bind prints the arguments; with the %s on the same host, events.listen needs no open port.", e.Events.Dial, who)
 		return engine
 	}
 	events := events{kind: o.Kind, topic: e.Events.Topic, endpoint: e.Events.Listen}
-	engine.Events = "it connects to the router at " + e.Events.Listen + " and sends its events there"
+	engine.Events = "it connects to the " + who + " at " + e.Events.Listen + " and sends its events there"
 	if e.Events.Dial != "" {
 		events.endpoint = fmt.Sprintf("tcp://*:%d", portOf(e.Events.Dial))
-		engine.Events = "it binds " + events.endpoint + ", where the router dials it as " + e.Events.Dial
-		engine.Notes = append(engine.Notes, exposure(e))
+		engine.Events = "it binds " + events.endpoint + ", where the " + who + " dials it as " + e.Events.Dial
+		engine.Notes = append(engine.Notes, exposure(e, who))
 	}
 	if o.Replay {
 		events.replay = replay(&engine, e, o, ports)
@@ -147,26 +177,27 @@ func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports
 // replay is the address of the engine's replay socket, "" for none. It is where the configuration looks for it; without that it is one
 // that the configuration could name.
 func replay(engine *Engine, e *config.Endpoint, o Options, ports *ports) string {
+	who := follower(o.Node)
 	port := ports.replay[e.Address]
 	if e.Events.Replay == "" {
 		if dial := strings.TrimPrefix(e.Events.Dial, "tcp://"); dial != "" && !netip.MustParseAddrPort(dial).Addr().IsLoopback() {
-			engine.Notes = append(engine.Notes, fmt.Sprintf("What the router misses of the events costs what it knows of the cache: "+
-				"events: {replay: \"tcp://%s\"} beside dial has the engine repeat it there, on another open port.",
+			engine.Notes = append(engine.Notes, fmt.Sprintf("What the %s misses of the events costs what it knows of the cache: "+
+				"events: {replay: \"tcp://%s\"} beside dial has the engine repeat it there, on another open port.", who,
 				netip.AddrPortFrom(netip.MustParseAddrPort(dial).Addr(), port)))
 			return ""
 		}
-		engine.Notes = append(engine.Notes, fmt.Sprintf("The router asks for what it missed of the events only with "+
-			"events: {replay: \"tcp://127.0.0.1:%d\"}.", port))
+		engine.Notes = append(engine.Notes, fmt.Sprintf("The %s asks for what it missed of the events only with "+
+			"events: {replay: \"tcp://127.0.0.1:%d\"}.", who, port))
 	} else if at := netip.MustParseAddrPort(strings.TrimPrefix(e.Events.Replay, "tcp://")); !at.Addr().IsLoopback() {
 		if !o.Bind {
 			engine.Refused = true
 			engine.Missing = fmt.Sprintf("events.replay %s makes the engine bind that port on every interface of its host, and it repeats the token ids "+
-				"of the latest prompts to whoever asks there, without a password. --bind prints the arguments; with the router on the same host, "+
-				"a replay port on loopback needs no open port.", e.Events.Replay)
+				"of the latest prompts to whoever asks there, without a password. --bind prints the arguments; with the %s on the same host, "+
+				"a replay port on loopback needs no open port.", e.Events.Replay, who)
 			return ""
 		}
 		engine.Notes = append(engine.Notes, fmt.Sprintf("EXPOSED: the replay port %d repeats the token ids of the latest prompts to whoever reaches it: "+
-			"let only the router's host through.", port))
+			"let only the %s's host through.", port, who))
 		return fmt.Sprintf("tcp://*:%d", port)
 	}
 	engine.Notes = append(engine.Notes, fmt.Sprintf(
@@ -175,7 +206,7 @@ func replay(engine *Engine, e *config.Endpoint, o Options, ports *ports) string 
 }
 
 // usable finds what no arguments can express.
-func usable(p *config.Pool, e *config.Endpoint) error {
+func usable(p *config.Pool, e *config.Endpoint, who string) error {
 	for _, name := range append(append([]string{e.Events.Topic}, p.Models...), p.Adapters...) {
 		switch {
 		case strings.ContainsRune(name, 0):
@@ -195,7 +226,7 @@ func usable(p *config.Pool, e *config.Endpoint) error {
 		case !addr.Addr().Unmap().Is4():
 			return fmt.Errorf("event source %s is an IPv6 address: engines bind an endpoint with \"::\" instead of connecting to it, and do not bind IPv6. Use an IPv4 address", source)
 		case addr.Port() == 0:
-			return errors.New("events.listen has port 0, which the router replaces at each start: write a fixed port")
+			return fmt.Errorf("events.listen has port 0, which the %s replaces at each start: write a fixed port", who)
 		}
 	}
 	return nil
@@ -203,7 +234,7 @@ func usable(p *config.Pool, e *config.Endpoint) error {
 
 // serve adds what makes the engine the endpoint of the configuration, with the names that it is asked for.
 func serve(engine *Engine, names []string) {
-	addr := netip.MustParseAddrPort(engine.Endpoint)
+	addr := address(engine.Endpoint)
 	if addr.Addr().IsLoopback() {
 		engine.Args = append(engine.Args, "--host", addr.Addr().String())
 	}
@@ -211,11 +242,11 @@ func serve(engine *Engine, names []string) {
 	engine.Args = append(engine.Args, names...)
 }
 
-func exposure(e *config.Endpoint) string {
+func exposure(e *config.Endpoint, who string) string {
 	text := fmt.Sprintf("EXPOSED: port %d is bound on every interface of the engine's host. Whoever reaches it reads the token ids of every prompt, "+
-		"without a password and in clear text: let only the router's host through.", portOf(e.Events.Dial))
+		"without a password and in clear text: let only the %s's host through.", portOf(e.Events.Dial), who)
 	if netip.MustParseAddrPort(strings.TrimPrefix(e.Events.Dial, "tcp://")).Addr().IsLoopback() {
-		text += " The router dials it on loopback, so events.listen would do without an open port."
+		text += " The " + who + " dials it on loopback, so events.listen would do without an open port."
 	}
 	return text
 }

@@ -44,7 +44,11 @@ func (r *Router) connection(addr netip.AddrPort, received func(bytes int)) (*grp
 	transport := insecure.NewCredentials()
 	switch {
 	case o.TLS != nil:
-		transport = credentials.NewTLS(bound(o.TLS(), addr.Addr()))
+		c := o.TLS()
+		if c == nil {
+			return nil, errors.New("there is no TLS configuration at this time")
+		}
+		transport = credentials.NewTLS(bound(c, addr.Addr()))
 	case !addr.Addr().IsLoopback() && !o.Insecure:
 		return nil, errPlain
 	}

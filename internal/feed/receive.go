@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -48,6 +49,7 @@ type heldSource struct {
 	// that will replace them. Zero while they are followed. After some time they are stale.
 	unfollowed time.Time
 	stale      bool
+	forgotten  bool // what was known is, and nothing has come since
 
 	blocks int64 // that the node has, by what it says; for a while after a copy in which much changed it may be somewhat wrong
 	copied int64 // in the copy
@@ -68,9 +70,12 @@ type inbox struct {
 	// Of the stream, empty between two.
 	numbers map[uint32]*heldSource // nil: of a replica that is refused
 	begun   map[uint32]bool        // numbers whose blocks have begun to come
-	former  map[uint32]bool        // numbers that are announced no more
+	former  map[uint32]bool        // numbers that were announced before the last time
+
+	parted map[string]time.Time // routers that the node has lost, or that were lost with it: until when they heard what it was told
 
 	held      map[sourceName]*heldSource
+	stales    int               // of them
 	endpoints map[string]string // of accepted replicas, by their name with the node
 	replicas  []Replica         // as last served
 	refused   []Refusal
@@ -84,7 +89,7 @@ func newInbox(n *watched) *inbox {
 	r := n.r
 	return &inbox{
 		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
-		metrics: n.metrics, held: map[sourceName]*heldSource{}, endpoints: map[string]string{},
+		metrics: n.metrics, held: map[sourceName]*heldSource{}, parted: map[string]time.Time{}, endpoints: map[string]string{},
 	}
 }
 
@@ -115,9 +120,9 @@ func (r *inbox) apply(m *feedpb.NodeMessage, now time.Time) error {
 	case *feedpb.NodeMessage_Loads:
 		return r.load(m.Loads)
 	case *feedpb.NodeMessage_Peers:
-		return r.meet(m.Peers)
+		return r.meet(m.Peers, now)
 	case *feedpb.NodeMessage_Charges:
-		return r.charges(m.Charges)
+		return r.charges(m.Charges, now)
 	case *feedpb.NodeMessage_Record:
 		return r.record(m.Record)
 	}
@@ -131,21 +136,21 @@ func (r *inbox) announce(m *feedpb.Replicas, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	accepted, sources := r.accept(replicas)
+	accepted, sources, announced := r.accept(replicas)
 	wanted := map[sourceName]bool{}
 	for _, a := range sources {
 		wanted[a.name] = true
 	}
 	for name, s := range r.held {
 		if !wanted[name] {
-			delete(r.held, name)
-			s.close()
+			r.drop(s)
 		}
 	}
 	if r.replicas == nil || !reflect.DeepEqual(accepted, r.replicas) {
 		r.replicas = accepted
 		r.fleet.Serve(r.n.name, accepted)
 	}
+	r.owners.keep(r.n, announced) // once the sinks of what it gives up are closed
 	before, missed := r.numbers, r.reconsider()
 	r.numbers = map[uint32]*heldSource{}
 	for _, a := range sources {
@@ -154,9 +159,11 @@ func (r *inbox) announce(m *feedpb.Replicas, now time.Time) error {
 		old, known := before[a.number]
 		missed = missed || s != nil && s.sink != nil && known && old != s && r.begun[a.number]
 	}
+	r.former = map[uint32]bool{}
 	for number := range before {
 		if _, ok := r.numbers[number]; !ok {
 			r.former[number] = true
+			delete(r.begun, number)
 		}
 	}
 	if missed {
@@ -193,9 +200,10 @@ func readReplicas(m *feedpb.Replicas) ([]Replica, error) {
 }
 
 // accept sorts the replicas into those that the node may speak for, with their endpoints as ip:port, and those that it may not.
-func (r *inbox) accept(replicas []Replica) (accepted []Replica, sources []assigned) {
+func (r *inbox) accept(replicas []Replica) (accepted []Replica, sources []assigned, announced map[string]bool) {
 	dialled, allow := r.n.rules()
-	endpoints, announced := map[string]string{}, map[string]bool{}
+	endpoints := map[string]string{}
+	announced = map[string]bool{}
 	accepted = []Replica{}
 	var refused []Refusal
 	for _, p := range replicas {
@@ -225,10 +233,9 @@ func (r *inbox) accept(replicas []Replica) (accepted []Replica, sources []assign
 		p.Endpoint = endpoint
 		accepted = append(accepted, p)
 	}
-	r.owners.keep(r.n, announced)
 	r.n.refusals(r.refused, refused)
 	r.endpoints, r.refused = endpoints, refused
-	return accepted, sources
+	return accepted, sources, announced
 }
 
 // open returns the source that a number stands for from here on, nil for one of a replica that is refused.
@@ -315,7 +322,7 @@ func (r *inbox) beginCopy(m *feedpb.Begin, now time.Time) error {
 	if m.GetBlocks() > uint64(r.maxBlocks) {
 		return malformed("source %d has %d blocks, more than %d", m.GetSource(), m.GetBlocks(), r.maxBlocks)
 	}
-	s.begun, s.copying, s.opened = true, true, now
+	s.begun, s.copying, s.opened, s.forgotten = true, true, now, false
 	s.blocks, s.copied, s.gone = int64(m.GetBlocks()), 0, 0
 	if s.unfollowed.IsZero() {
 		s.unfollowed = now
@@ -365,7 +372,7 @@ func (r *inbox) endCopy(m *feedpb.End, now time.Time) error {
 	if s.sink != nil {
 		s.sink.End()
 	}
-	s.followed()
+	r.followed(s)
 	return nil
 }
 
@@ -489,15 +496,28 @@ func (r *inbox) reset(m *feedpb.Reset) error {
 		}
 	}
 	if !s.copying {
-		s.followed()
+		r.followed(s)
 	}
 	return nil
 }
 
 // followed says that the blocks of the source are what the node has.
-func (s *heldSource) followed() {
-	s.unfollowed, s.stale = time.Time{}, false
+func (r *inbox) followed(s *heldSource) {
+	s.unfollowed, s.forgotten = time.Time{}, false
+	if s.stale {
+		s.stale = false
+		r.stales--
+	}
 	s.describe()
+}
+
+// drop closes a source.
+func (r *inbox) drop(s *heldSource) {
+	delete(r.held, s.name)
+	if s.stale {
+		r.stales--
+	}
+	s.close()
 }
 
 // describe tells the sink what the node says, if that is news. Nothing of a stale source may be matched.
@@ -532,21 +552,25 @@ func (r *inbox) lost(heard, now time.Time) {
 	for _, s := range r.held {
 		s.cut(heard)
 	}
+	r.part(nil, heard)
 	r.origins.set(r.n, nil)
+	r.n.alone.Store(false)
 	r.tick(now)
 }
 
 // tick makes stale what was not followed for too long. What a lost node had is forgotten then, since only a copy can make it count again.
 func (r *inbox) tick(now time.Time) {
 	for _, s := range r.held {
-		if s.unfollowed.IsZero() || s.stale || now.Sub(s.unfollowed) < r.staleAfter {
-			continue
+		if !s.stale && !s.unfollowed.IsZero() && now.Sub(s.unfollowed) >= r.staleAfter {
+			s.stale = true
+			r.stales++
+			s.describe()
 		}
-		s.stale = true
-		s.describe()
-		if s.sink != nil && !s.copying {
-			s.sink.Reset(subscriber.CauseDisconnect)
-			s.blocks = 0
+		if s.stale && !s.copying && !s.forgotten {
+			s.forgotten, s.blocks = true, 0
+			if s.sink != nil {
+				s.sink.Reset(subscriber.CauseDisconnect)
+			}
 		}
 	}
 }
@@ -562,22 +586,12 @@ func (r *inbox) due() time.Time {
 	return first
 }
 
-// stale says whether any source is.
-func (r *inbox) stale() bool {
-	for _, s := range r.held {
-		if s.stale {
-			return true
-		}
-	}
-	return false
-}
-
 // silence says of the loads of a node that is stale that they are, once.
 func (r *inbox) silence() {
 	if len(r.loads) == 0 {
 		return
 	}
-	loads := r.loads
+	loads := slices.Clone(r.loads)
 	r.loads = nil
 	for i := range loads {
 		loads[i].Stale = true
@@ -587,9 +601,8 @@ func (r *inbox) silence() {
 
 // leave closes everything. With gone the fleet is told that the node is none any more.
 func (r *inbox) leave(gone bool) {
-	for name, s := range r.held {
-		delete(r.held, name)
-		s.close()
+	for _, s := range r.held {
+		r.drop(s)
 	}
 	r.origins.set(r.n, nil)
 	if gone {

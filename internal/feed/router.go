@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -88,7 +89,7 @@ type Router struct {
 	open    openCharges
 	// begin opens a stream; the function ends it.
 	begin   func(ctx context.Context, addr netip.AddrPort, received func(bytes int)) (conversation, func(), error)
-	changed chan struct{} // holds one when wanted has changed
+	changed chan struct{} // holds one when wanted has changed, or a node's goroutine has ended
 
 	connectTimeout, helloTimeout, stallTimeout time.Duration
 	retry                                      retry // as each node begins with it
@@ -156,59 +157,54 @@ func (r *Router) Set(nodes []Address) {
 	r.mu.Lock()
 	r.wanted = wanted
 	r.mu.Unlock()
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	r.poke()
 }
 
 // running is a node with what ends its goroutine.
 type running struct {
-	node   *watched
-	leave  func()
-	ended  chan struct{}
-	before <-chan struct{} // closed when the one before it at the same address has ended
+	node  *watched
+	leave func()
+	ended chan struct{}
 }
 
 // Run watches nodes until ctx ends, and returns nil then. All sinks have been closed when it returns; replicas stay served. It must be called once.
 func (r *Router) Run(ctx context.Context) error {
-	all := map[string]*running{}
-	ending := map[string]<-chan struct{}{}
+	all, ending := map[string]*running{}, map[string]*running{}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
 		r.mu.Lock()
-		wanted := r.wanted
-		r.mu.Unlock()
-		allowed := map[string][]netip.Prefix{}
-		for _, a := range wanted {
-			allowed[a.Addr] = a.Allow
+		wanted := map[string][]netip.Prefix{}
+		for _, a := range r.wanted {
+			wanted[a.Addr] = a.Allow
 		}
+		r.mu.Unlock()
+		maps.DeleteFunc(ending, func(_ string, g *running) bool {
+			select {
+			case <-g.ended:
+				return true
+			default:
+				return false
+			}
+		})
 		for addr, g := range all {
-			if allow, ok := allowed[addr]; ok {
+			if allow, ok := wanted[addr]; ok {
 				g.node.look(allow)
 				continue
 			}
 			delete(all, addr)
-			ending[addr] = g.ended
+			ending[addr] = g
 			g.leave()
 		}
-		for addr, ended := range ending {
-			select {
-			case <-ended:
-				delete(ending, addr)
-			default:
+		var nodes []*watched
+		for addr, allow := range wanted {
+			if ending[addr] != nil {
+				continue // its end is waited for
 			}
-		}
-		for addr, allow := range allowed {
 			if all[addr] == nil {
-				g := r.start(ctx, &wg, addr, allow, ending[addr])
-				all[addr] = g
+				all[addr] = r.start(ctx, &wg, addr, allow)
 			}
-		}
-		nodes := make([]*watched, 0, len(all))
-		for _, g := range all {
-			nodes = append(nodes, g.node)
+			nodes = append(nodes, all[addr].node)
 		}
 		slices.SortFunc(nodes, func(a, b *watched) int { return strings.Compare(a.name, b.name) })
 		r.mu.Lock()
@@ -222,19 +218,24 @@ func (r *Router) Run(ctx context.Context) error {
 	}
 }
 
-func (r *Router) start(ctx context.Context, wg *sync.WaitGroup, addr string, allow []netip.Prefix, before <-chan struct{}) *running {
+func (r *Router) start(ctx context.Context, wg *sync.WaitGroup, addr string, allow []netip.Prefix) *running {
 	nodeCtx, cancel := context.WithCancel(ctx)
-	g := &running{ended: make(chan struct{}), before: before, leave: cancel}
-	g.node = newWatched(r, netip.MustParseAddrPort(addr), allow)
+	g := &running{node: newWatched(r, netip.MustParseAddrPort(addr), allow), leave: cancel, ended: make(chan struct{})}
 	wg.Go(func() {
+		defer r.poke()
 		defer close(g.ended)
 		defer cancel()
-		if g.before != nil {
-			<-g.before
-		}
 		g.node.run(nodeCtx, func() bool { return ctx.Err() == nil })
 	})
 	return g
+}
+
+// poke has Run look again.
+func (r *Router) poke() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
 }
 
 // NodeStatus is what is known of a node.

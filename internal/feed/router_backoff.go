@@ -34,10 +34,30 @@ func (b *retry) after(lasted time.Duration) time.Duration {
 
 // pause returns after d or when ctx ends.
 func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
 	}
+}
+
+// bucket paces what a peer can cause: most at once, then one in every.
+type bucket struct {
+	most  int
+	every time.Duration
+
+	free time.Time // when all of most may be taken at once
+}
+
+// take takes one and returns how long to wait for it.
+func (b *bucket) take(now time.Time) time.Duration {
+	if b.free.Before(now) {
+		b.free = now
+	}
+	b.free = b.free.Add(b.every)
+	return max(0, b.free.Sub(now)-time.Duration(b.most)*b.every)
 }

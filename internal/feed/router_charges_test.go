@@ -104,6 +104,31 @@ func TestCharged(t *testing.T) {
 	})
 }
 
+// TestChargedAlone tells nothing to a node that has no other router.
+func TestChargedAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRouterSite(t, node1())
+		l := s.answer()
+		l.say(tellReplicas(tellReplica(":8000", 7)), tellPeersOf("own"))
+		s.r.Charged(charge("10.0.0.1:8000", 1))
+		s.r.Released("chat", 1)
+		l.say(tellPeersOf("own", "other"))
+		s.r.Charged(charge("10.0.0.1:8000", 2))
+		time.Sleep(batchDelay)
+		synctest.Wait()
+		if got := l.sent(); len(got) != 1 || len(got[0].GetCharges().GetMade()) != 1 || got[0].GetCharges().GetMade()[0].GetNumber() != 2 {
+			t.Errorf("sent are %v", got)
+		}
+		l.say(tellPeersOf("own"))
+		s.r.Released("chat", 2) // it was told
+		time.Sleep(batchDelay)
+		synctest.Wait()
+		if got := l.sent(); len(got) != 1 || len(got[0].GetCharges().GetReleased()) != 1 {
+			t.Errorf("sent are %v", got)
+		}
+	})
+}
+
 // TestChargedBounds sends large numbers in several messages, and drops the oldest when a node does not read.
 func TestChargedBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -250,7 +251,7 @@ func TestStale(t *testing.T) {
 		l.say(errors.New("the connection broke"))
 		time.Sleep(2900 * time.Millisecond)
 		synctest.Wait()
-		if st := s.status(); st.Connected || st.Stale || len(s.matched()) != 2 || s.fleet.loads["10.0.0.1:8000"].Stale {
+		if st := s.status(); st.Connected || st.Stale || len(s.matched()) != 2 || s.fleet.load("10.0.0.1:8000").Stale {
 			t.Errorf("just after a loss: %+v", st)
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -258,7 +259,7 @@ func TestStale(t *testing.T) {
 		if st := s.status(); !st.Stale || s.matched() != nil || len(st.Replicas) != 1 || st.Blocks != 0 {
 			t.Errorf("later: %+v", st)
 		}
-		if load := s.fleet.loads["10.0.0.1:8000"]; !load.Stale || load.Running != 3 {
+		if load := s.fleet.load("10.0.0.1:8000"); !load.Stale || load.Running != 3 {
 			t.Errorf("the load is %+v", load)
 		}
 		time.Sleep(time.Hour)
@@ -419,6 +420,8 @@ func TestSet(t *testing.T) {
 		if n := testutil.CollectAndCount(s.r.o.Metrics.up); n != 1 {
 			t.Errorf("%d series", n)
 		}
+		s.r.Set([]Address{node1(), {Addr: "10.0.0.2:9010"}}) // twice out and in again, at once
+		s.r.Set([]Address{{Addr: "10.0.0.2:9010"}})
 		s.r.Set([]Address{node1(), {Addr: "10.0.0.2:9010"}})
 		s.answer().say(copyOf(3)...)
 		if diff := cmp.Diff([]uint64{3}, s.matched()); diff != "" {
@@ -428,6 +431,57 @@ func TestSet(t *testing.T) {
 		synctest.Wait()
 		if len(s.r.Nodes()) != 0 || len(s.fleet.served) != 0 {
 			t.Errorf("without nodes: %v", s.fleet.served)
+		}
+	})
+}
+
+// TestSetAgain leaves a node and comes back before the goroutine of the first time has ended.
+func TestSetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRouterSite(t, node1())
+		l := s.answer()
+		l.say(copyOf(1, 2)...)
+		hold := make(chan struct{})
+		s.fleet.with(func() { s.fleet.leaving = hold })
+		s.r.Set(nil)
+		synctest.Wait()
+		s.r.Set([]Address{node1()})
+		synctest.Wait()
+		if len(s.calls) != 0 {
+			t.Error("the node is called twice at a time")
+		}
+		close(hold)
+		l = s.answer()
+		l.say(copyOf(3)...)
+		if diff := cmp.Diff([]uint64{3}, s.matched()); diff != "" {
+			t.Error(diff)
+		}
+		if got := s.fleet.endpoints("10.0.0.1:9010"); len(got) != 1 {
+			t.Errorf("served are %v", got)
+		}
+		if got := testutil.ToFloat64(s.r.o.Metrics.up.WithLabelValues("10.0.0.1:9010")); got != 1 {
+			t.Errorf("the node's series says %v", got)
+		}
+	})
+}
+
+// TestAnnouncementFlood takes announcements no faster than a fleet can follow.
+func TestAnnouncementFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRouterSite(t, node1())
+		l := s.answer()
+		began := time.Now()
+		for i := range uint32(200) {
+			l.say(tellReplicas(tellReplica(fmt.Sprintf(":%d", 8000+i), i+1)))
+		}
+		if took := time.Since(began); took < 14*time.Second || took > 16*time.Second {
+			t.Errorf("200 announcements took %s", took)
+		}
+		if n := s.r.nodes[0]; len(n.rec.former) > 1 || len(n.rec.numbers) != 1 || len(n.rec.held) != 1 || len(s.r.owners.claims) != 1 {
+			t.Errorf("kept are %d, %d, %d, %d", len(n.rec.former), len(n.rec.numbers), len(n.rec.held), len(s.r.owners.claims))
+		}
+		if !s.status().Connected {
+			t.Error("not connected")
 		}
 	})
 }

@@ -170,6 +170,7 @@ type modelFleet struct {
 	parent func(key uint64) (uint64, bool)
 
 	mu       sync.Mutex
+	leaving  chan struct{}   // not nil: what a Serve of nothing waits for
 	unwanted map[string]bool // endpoints
 	served   map[string][]Replica
 	serves   int
@@ -186,6 +187,11 @@ func newModelFleet(t testing.TB) *modelFleet {
 
 func (f *modelFleet) Serve(node string, replicas []Replica) {
 	f.mu.Lock()
+	if hold := f.leaving; replicas == nil && hold != nil {
+		f.mu.Unlock()
+		<-hold
+		f.mu.Lock()
+	}
 	defer f.mu.Unlock()
 	f.serves++
 	if replicas == nil {
@@ -292,6 +298,12 @@ func (f *modelFleet) endpoints(node string) []string {
 		all = append(all, r.Endpoint)
 	}
 	return all
+}
+
+func (f *modelFleet) load(endpoint string) Load {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.loads[endpoint]
 }
 
 // with lets a test read the fleet's fields.

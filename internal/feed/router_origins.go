@@ -1,6 +1,9 @@
 package feed
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // maxSeen is after how many charges of other routers the oldest are forgotten.
 const maxSeen = 1 << 16
@@ -17,6 +20,8 @@ type origins struct {
 	own   string // instance of this router
 	fleet Fleet
 
+	telling sync.Mutex // held while the fleet is told who is gone; taken before mu
+
 	mu    sync.Mutex
 	nodes map[string][]*watched // that have it, by instance
 	seen  seenCharges
@@ -30,30 +35,36 @@ func (o *origins) set(n *watched, instances []string) {
 			wanted[i] = true
 		}
 	}
+	o.telling.Lock()
+	defer o.telling.Unlock()
+	var gone []string
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	for instance := range o.nodes {
-		if !wanted[instance] {
-			o.dropLocked(n, instance)
+		if !wanted[instance] && o.dropLocked(n, instance) {
+			gone = append(gone, instance)
 		}
 	}
 	for instance := range wanted {
 		o.addLocked(n, instance)
 	}
+	o.mu.Unlock()
+	for _, instance := range gone {
+		o.fleet.Gone(instance)
+	}
 }
 
 // add enters one peer of a node. It reports false when the node has too many.
 func (o *origins) add(n *watched, instance string) bool {
+	o.telling.Lock() // until the fleet knows that it was gone before
+	defer o.telling.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.addLocked(n, instance)
 }
 
 func (o *origins) addLocked(n *watched, instance string) bool {
-	for _, other := range o.nodes[instance] {
-		if other == n {
-			return true
-		}
+	if slices.Contains(o.nodes[instance], n) {
+		return true
 	}
 	if n.peers >= maxPeers {
 		return false
@@ -68,26 +79,42 @@ func (o *origins) addLocked(n *watched, instance string) bool {
 
 // drop says that a node does not have the peer any more.
 func (o *origins) drop(n *watched, instance string) {
+	o.telling.Lock()
+	defer o.telling.Unlock()
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.dropLocked(n, instance)
+	gone := o.dropLocked(n, instance)
+	o.mu.Unlock()
+	if gone {
+		o.fleet.Gone(instance)
+	}
 }
 
-func (o *origins) dropLocked(n *watched, instance string) {
-	all := o.nodes[instance]
-	for i, other := range all {
-		if other != n {
-			continue
-		}
-		n.peers--
-		if len(all) > 1 {
-			o.nodes[instance] = append(all[:i:i], all[i+1:]...)
-			return
-		}
-		delete(o.nodes, instance)
-		o.fleet.Gone(instance)
-		return
+// dropLocked reports whether no node has the peer any more.
+func (o *origins) dropLocked(n *watched, instance string) (gone bool) {
+	i := slices.Index(o.nodes[instance], n)
+	if i < 0 {
+		return false
 	}
+	n.peers--
+	if all := slices.Delete(o.nodes[instance], i, i+1); len(all) > 0 {
+		o.nodes[instance] = all
+		return false
+	}
+	delete(o.nodes, instance)
+	return true
+}
+
+// of returns the peers of a node.
+func (o *origins) of(n *watched) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var peers []string
+	for instance, nodes := range o.nodes {
+		if slices.Contains(nodes, n) {
+			peers = append(peers, instance)
+		}
+	}
+	return peers
 }
 
 // count is how many peers a node has.

@@ -29,6 +29,15 @@ var (
 	errAgain   = errors.New("all blocks are needed again")
 )
 
+// lookEvery is the least time between two looks at what is stale.
+const lookEvery = 20 * time.Millisecond
+
+// Announcements of a node are taken at this pace; those that come faster wait, and what is behind them.
+const (
+	announceBurst = 50
+	announceEvery = 100 * time.Millisecond
+)
+
 // maxWarned bounds the refused endpoints of one node that are logged.
 const maxWarned = 32
 
@@ -44,6 +53,7 @@ type watched struct {
 	peers int // guarded by origins.mu
 
 	bytes  atomic.Uint64
+	alone  atomic.Bool // the node has said that it has no other router
 	allow  atomic.Pointer[[]netip.Prefix]
 	cancel atomic.Pointer[context.CancelCauseFunc] // ends the stream; nil between two
 
@@ -73,7 +83,7 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 	n.out = newOutbox(n.metrics, func(name decisionName) { r.open.take(name) })
 	n.allow.Store(&allow)
 	n.rec = newInbox(n)
-	n.timer = time.AfterFunc(time.Hour, n.look0)
+	n.timer = time.AfterFunc(time.Hour, n.tick)
 	n.timer.Stop()
 	set(n.metrics.stale, true)
 	return n
@@ -123,7 +133,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	defer cancel(nil)
 	defer func() { err = causeOr(ctx, err) }()
 	limit := time.AfterFunc(n.r.connectTimeout, func() { cancel(errConnect) })
-	defer limit.Stop()
+	defer func() { limit.Stop() }()
 	s, end, err := n.r.begin(ctx, n.addr, n.received)
 	if err != nil {
 		return 0, err
@@ -161,8 +171,12 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	n.begin(hello, cancel)
 	defer n.cancel.Store(nil)
 	wg.Go(func() { n.out.send(ctx, s) })
+	room := bucket{most: announceBurst, every: announceEvery}
 	for {
 		m, err := s.Recv()
+		if err == nil && m.GetReplicas() != nil {
+			pause(ctx, room.take(time.Now()))
+		}
 		if err == nil {
 			err = n.receive(m)
 		}
@@ -219,9 +233,6 @@ func (n *watched) receive(m *feedpb.NodeMessage) error {
 	now := time.Now()
 	err := n.rec.apply(m, now)
 	n.heard = time.Now()
-	if m.GetBegin() != nil {
-		n.armLocked(n.heard)
-	}
 	if m.GetEnd() != nil || m.GetReset_() != nil || m.GetReplicas() != nil {
 		n.staleLocked(n.heard)
 	}
@@ -267,8 +278,8 @@ func (n *watched) sayLocked(state string) {
 	n.log.Warn("node not connected", "why", n.problem)
 }
 
-// look0 is what the timer does.
-func (n *watched) look0() {
+// tick is what the timer does. It goes off each StaleAfter at the latest while the node is connected, so what becomes stale is seen in time.
+func (n *watched) tick() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -293,7 +304,7 @@ func (n *watched) armLocked(now time.Time) {
 		n.timer.Stop()
 		return
 	}
-	n.timer.Reset(max(due.Sub(now), time.Millisecond))
+	n.timer.Reset(max(due.Sub(now), lookEvery))
 }
 
 // staleLocked says whether anything of the node is stale.
@@ -308,7 +319,7 @@ func (n *watched) staleLocked(now time.Time) {
 }
 
 func (n *watched) isStaleLocked(now time.Time) bool {
-	return !n.connected && now.Sub(n.heard) >= n.r.o.StaleAfter || n.rec.stale()
+	return !n.connected && now.Sub(n.heard) >= n.r.o.StaleAfter || n.rec.stales > 0
 }
 
 // refusals takes note of what is refused that was not before.

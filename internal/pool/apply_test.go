@@ -35,7 +35,7 @@ func newSet(t *testing.T, o Options) *Set {
 }
 
 // find returns an endpoint of a set; nil when it has none.
-func find(s *Set, pool, addr string) *Endpoint { return s.view.Load().endpoints()[place{pool, addr}] }
+func find(s *Set, pool, addr string) *Endpoint { return s.Endpoint(pool, addr) }
 
 func TestApplyKeepsEndpoints(t *testing.T) {
 	s := newSet(t, Options{Pools: []Config{with(one, two)}})

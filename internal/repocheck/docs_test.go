@@ -24,6 +24,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/fleet"
 	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
+	"github.com/kvsteer/kvsteer/internal/scrape"
 	"github.com/kvsteer/kvsteer/internal/tlsfiles"
 	"github.com/kvsteer/kvsteer/internal/tokenize"
 	"github.com/kvsteer/kvsteer/kvindex"
@@ -39,11 +40,13 @@ var generated = []struct {
 	text       func(*testing.T) string
 }{
 	{"configuration", "docs/configuration.md", func(*testing.T) string { return config.Reference() }},
+	{"node configuration", "docs/configuration.md", func(*testing.T) string { return config.NodeReference() }},
 	{"metrics", "docs/metrics.md", metricsTable},
 	{"codes", "docs/doctor.md", func(*testing.T) string { return doctor.Reference() }},
 	{"releases", "docs/doctor.md", func(*testing.T) string { return doctor.Releases() }},
 	{"reasons", "docs/architecture.md", func(*testing.T) string { return reasonsTable() }},
 	{"records", "docs/architecture.md", func(*testing.T) string { return recordsTable() }},
+	{"charges", "docs/architecture.md", func(*testing.T) string { return chargesTable() }},
 }
 
 func TestDocs(t *testing.T) {
@@ -92,6 +95,15 @@ func recordsTable() string {
 	return b.String()
 }
 
+func chargesTable() string {
+	var b strings.Builder
+	b.WriteString("| outcome | meaning |\n|---|---|\n")
+	for _, c := range router.ChargeOutcomes() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Outcome, c.Meaning)
+	}
+	return b.String()
+}
+
 // recorder is a Registerer that keeps what was registered.
 type recorder struct{ all []prometheus.Collector }
 
@@ -118,6 +130,7 @@ func metricsTable(t *testing.T) string {
 	feed.NewNodeMetrics(&r)
 	feed.NewRouterMetrics(&r)
 	pool.NewMetrics(&r)
+	scrape.NewMetrics(&r)
 	discover.NewMetrics(&r)
 	fleet.NewMetrics(&r)
 	approx.NewMetrics(&r)

@@ -28,10 +28,12 @@ var layers = map[string]int{
 	"subscriber":            1,
 	"internal/pool":         1,
 	"internal/openai":       1,
+	"internal/ports":        1,
 	"internal/enginesim":    1,
 	"internal/demo":         1,
 	"internal/tlsfiles":     1,
 	"internal/eventsources": 1,
+	"internal/scrape":       1,
 	"internal/discover":     1,
 	"internal/doctor":       2,
 

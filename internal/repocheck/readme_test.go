@@ -69,6 +69,12 @@ func TestConfigurationsInDocuments(t *testing.T) {
 				continue
 			}
 			checked++
+			if config.OfNode([]byte(m[2])) {
+				if _, err := config.ParseNode(name, []byte(m[2])); err != nil {
+					t.Errorf("%v\nin:\n%s", err, m[2])
+				}
+				continue
+			}
 			cfg, err := config.Parse(name, []byte(m[2]))
 			if err == nil {
 				err = renders(cfg)

@@ -109,3 +109,37 @@ func BenchmarkOff(b *testing.B) {
 		}
 	}
 }
+
+// nobody are Peers that do nothing.
+type nobody struct{}
+
+func (nobody) Charged(Charge)               {}
+func (nobody) Released(string, uint64)      {}
+func (nobody) Pass(string, Completion) bool { return false }
+
+// BenchmarkPlaceWithPeers is BenchmarkPlace where peers are told.
+func BenchmarkPlaceWithPeers(b *testing.B) {
+	w := newWorld(b, Options{Now: time.Now, Peers: nobody{}}, chat(64))
+	b.ReportAllocs()
+	for b.Loop() {
+		w.r.Decide(b.Context(), Request{Unread: true})
+	}
+}
+
+// BenchmarkForeignCharge is a charge of another router, and the release of one made open charges ago.
+func BenchmarkForeignCharge(b *testing.B) {
+	for _, open := range []int{1, 1000, 50_000} {
+		b.Run(fmt.Sprintf("open=%d", open), func(b *testing.B) {
+			w := newWorld(b, Options{Now: time.Now}, chat(8))
+			n := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if n >= open {
+					w.r.Release("a", "chat", uint64(1+n-open))
+				}
+				w.r.Charge("a", charged(n%8, uint64(1+n), 100))
+				n++
+			}
+		})
+	}
+}

@@ -51,33 +51,27 @@ type scratch struct {
 func (sc *scratch) gather(f *fleet, asked int, swaps uint64) (indexed bool) {
 	sc.candidates, sc.standings, sc.known = sc.candidates[:0], sc.standings[:0], sc.known[:0]
 	sc.asked, sc.swaps, sc.salted = asked, swaps, false
-	asleep := false
-	for _, t := range f.all() {
-		switch {
-		case !t.available():
-		case t.asleep():
-			asleep = true
-		default:
-			indexed = sc.add(t) || indexed
-		}
-	}
+	asleep := f.asleep.Load()
+	indexed = sc.take(f, asleep)
 	if asleep && len(sc.candidates) == 0 {
-		for _, t := range f.all() {
-			if t.available() {
-				indexed = sc.add(t) || indexed
-			}
-		}
+		indexed = sc.take(f, false)
 	}
 	return indexed
 }
 
-// add makes a target a candidate, and says whether its blocks are known.
-func (sc *scratch) add(t *target) (indexed bool) {
-	c := candidate{target: t, endpoint: t.endpoint, share: len(t.ranks), life: t.endpoint.Life()}
-	sc.index(&c)
-	sc.candidates = append(sc.candidates, c)
-	sc.standings = append(sc.standings, standing{})
-	return c.blockSize > 0
+// take is gather for all targets, or for those whose engines do not sleep.
+func (sc *scratch) take(f *fleet, awake bool) (indexed bool) {
+	for _, t := range f.all() {
+		if !t.available() || awake && t.asleep() {
+			continue
+		}
+		c := candidate{target: t, endpoint: t.endpoint, share: len(t.ranks), life: t.endpoint.Life()}
+		sc.index(&c)
+		indexed = indexed || c.blockSize > 0
+		sc.candidates = append(sc.candidates, c)
+		sc.standings = append(sc.standings, standing{})
+	}
+	return indexed
 }
 
 // restrict leaves only the candidates that a request may go to.

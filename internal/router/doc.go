@@ -29,13 +29,25 @@
 //
 // A decision is open until its record comes, or until it is 10 min old or the oldest of 65,536 open ones in its pool. The whole prompts of open
 // decisions are an endpoint's running requests while records come; while they do not, or many go astray, each prompt fades with a half-life
-// of 5 s. A record that comes twice, late, or for another router's decision is counted and changes nothing. Records also tell how
+// of 5 s. A record that comes twice or late is counted and changes nothing. Records also tell how
 // endpoints do: see package pool. Two requests, of 1,000 and 600 tokens, at one endpoint:
 //
 //	charge 1,000, charge 600      backlog 1,600   running 1,600
 //	half a second at 1,000/s      backlog 1,100   running 1,600
 //	record of the second          backlog   500   running 1,000
 //	record of the first, twice    backlog     0   running     0
+//
+// # Several routers
+//
+// Routers over the same endpoints tell each other what they charge, through whoever Options.Peers is: a decision that counts as load is told after it was
+// made, and its end when it has ended. What others tell ([Router.Charge], [Router.Release]) stands in the same accounts as what this router
+// decides, so that all prices count it, and events confirm it too. At most 65,536 charges of one router and 262,144 of a pool are entered. When a
+// router is gone ([Router.Gone]) its requests go on: its charges are worked off at the estimated rate, and their prompts fade with a half-life of
+// 5 s. A charge whose end is never told expires as a decision does. So at rest all accounts of all routers are exactly zero, whatever was
+// lost between them.
+//
+// A record for another router's decision is passed to it, once, and counts there as if it had come from Envoy ([Router.CompletePassed]). One
+// that cannot be passed changes nothing, and says that some of this router's own go astray too.
 //
 // An adapter's requests go only to endpoints that are known to serve it, if any are: an engine without it would answer 404. Where the pool names a salt
 // header, its value is the cache salt, before the body's.
@@ -51,7 +63,7 @@
 // is decided too, and changes nothing. The mode that counts is that of the pool which the decision would be for; a pool which Envoy's own key
 // tells and which is off ends the decision before the body is read. [Router.SetMode] acts from the next request on.
 //
-// A draining endpoint is no candidate. One that is suspect (see package pool) is the first choice only when all candidates are.
+// A draining endpoint is no candidate, nor is one whose engine says that it sleeps ([Router.Report]), unless all do. One that is suspect (see package pool) is the first choice only when all candidates are.
 //
 // # Rungs
 //
@@ -64,6 +76,18 @@
 // [Router.Source] gives the sink for the events of one rank of an endpoint. It writes the rank's blocks into the index under a slot of its own, and takes a
 // fresh slot after each reset. An endpoint is matched while it is connected, its block size is known and it has blocks; in all other
 // times it is routed by load. [Router.Reset] lets blocks known so far not be matched, until its events start anew.
+//
+// Where a node tells the blocks, a copy of all of them may come at any time between [Source.Begin] and [Source.End], mixed with changes. It fills a slot of its
+// own, which takes the place of the other one at End. No decision finds neither: one that was gathered before End and looks up after it is
+// looked up again.
+//
+//	Store a b c            a b c matched
+//	Begin, Store a b       a b c matched, copy: a b
+//	Store d, Remove b      a b c matched, copy: a d
+//	End                    a d matched
+//
+// A rank that is not connected is not matched, and matched again when it is. What was known before a copy does not come back once
+// the rank was not connected during it or when it began: nobody knows how old it is.
 //
 // # Ranks
 //
@@ -85,7 +109,8 @@
 // # Concurrency
 //
 // Decide and Complete may be called from any number of goroutines. It reads health and sources from atomic values and takes one lock, that of its pool's
-// ledger, while it prices and charges: each decision sees the charges of all before it. It waits for nothing but the tokenizer. A decision
+// ledger, while it prices and charges: each decision sees the charges of all before it. It waits for nothing but the tokenizer. Peers are
+// told without that lock, and may call the Router meanwhile. A decision
 // that has begun when Apply or a call comes ends by what it began with. All other methods of Router may be called at any time too. A
 // Source is driven by one goroutine, as [subscriber.Sink] says. The package starts no goroutines.
 package router

@@ -1,6 +1,9 @@
 package router
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Load is what an engine last said of itself. Routing goes by the router's own ledger; of this it takes only that the engine sleeps.
 type Load struct {
@@ -50,6 +53,7 @@ func (r *Router) Report(pool, endpoint string, l Load) {
 	l.KVUsage = min(l.KVUsage, 1)
 	was := t.of.reported.Swap(&report{Load: l, at: r.now().Add(-max(l.Age, 0))})
 	if before := was != nil && was.asleep(); before != l.asleep() {
+		f.findSleepers()
 		r.log.Info("the engine sleeps, or does not any more", "pool", pool, "endpoint", endpoint, "sleeping", l.asleep())
 	}
 }
@@ -61,6 +65,13 @@ func (l *Load) asleep() bool { return l.Sleeping && !l.Stale }
 func (t *target) asleep() bool {
 	l := t.of.reported.Load()
 	return l != nil && l.asleep()
+}
+
+// findSleepers finds out whether the engine of some endpoint sleeps.
+func (f *fleet) findSleepers() {
+	f.reports.Lock()
+	defer f.reports.Unlock()
+	f.asleep.Store(slices.ContainsFunc(f.all(), (*target).asleep))
 }
 
 // engine is what the endpoint's engine last said of itself; nil when it has said nothing.

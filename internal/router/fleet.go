@@ -17,6 +17,7 @@ type fleet struct {
 	targets  atomic.Pointer[[]*target]
 	steering atomic.Pointer[steering]
 	spreads  atomic.Bool  // the engine of some endpoint chooses among several ranks
+	asleep   atomic.Bool  // the engine of some endpoint sleeps
 	maxLen   atomic.Int64 // model length last told by an engine, 0 when not known
 
 	texts *approx.Index // nil when prompts are not matched by their text
@@ -24,6 +25,8 @@ type fleet struct {
 	ratio ratio
 
 	configured steering // what the configuration says; guarded by the Router's mu
+
+	reports sync.Mutex // held while asleep is found out
 
 	mu      sync.Mutex // held over the pricing of one request: each sees the charges of all before it
 	pace    pace
@@ -85,6 +88,7 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	}
 	f.spreads.Store(slices.ContainsFunc(targets, func(t *target) bool { return len(t.ranks) > 1 }))
 	f.targets.Store(&targets)
+	f.findSleepers()
 	tokens, _ := p.Cache()
 	for _, t := range targets {
 		if tokens == 0 || t.endpoint.Draining() {
@@ -99,7 +103,6 @@ func (f *fleet) replace(p *pool.Pool, rate float64) (gone []*target) {
 	for _, t := range before {
 		gone = append(gone, t)
 	}
-	f.dropForeign(gone)
 	return gone
 }
 
@@ -246,11 +249,12 @@ func (f *fleet) choose(sc *scratch, prompt int, b booking, w weights, now time.T
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sc.over = sc.over[:0]
-	exact := f.tally.exact(now)
-	for i, c := range sc.candidates {
+	exact, asleep := f.tally.exact(now), f.asleep.Load()
+	for i := range sc.candidates {
+		c := &sc.candidates[i]
 		c.target.account.advance(now, &f.pace)
 		sc.standings[i].load = c.target.account.load(exact).mean(len(c.target.ranks))
-		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() || c.target.asleep() // a tokenizer call may lie between
+		sc.standings[i].suspect = c.endpoint.Suspect() || !c.target.available() || asleep && c.target.asleep() // a tokenizer call may lie between
 	}
 	if b.shed > 0 && !slices.ContainsFunc(sc.standings, func(s standing) bool { return s.load.backlog <= b.shed }) {
 		return -1, -1

@@ -195,7 +195,7 @@ func (f *fleet) gone(name string, now time.Time) {
 }
 
 // dropForeign forgets other routers' charges at targets that are gone.
-func (f *fleet) dropForeign(targets []*target) {
+func (f *fleet) dropForeign(targets []*target, now time.Time) {
 	if len(targets) == 0 {
 		return
 	}
@@ -205,7 +205,8 @@ func (f *fleet) dropForeign(targets []*target) {
 	}
 	f.eachForeign(func(o *opening) {
 		if gone[o.target] {
-			f.foreign.take(foreignKey{o.origin, o.number})
+			was, _ := f.foreign.take(foreignKey{o.origin, o.number})
+			f.release(was, now)
 		}
 	})
 }

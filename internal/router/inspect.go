@@ -57,7 +57,7 @@ func (l *load) add(other load) {
 // stateOf is what is known of an endpoint by its targets, beside their loads.
 func stateOf(targets []*target) EndpointState {
 	e, of := targets[0].endpoint, targets[0].of
-	es := EndpointState{Address: e.Addr(), Healthy: e.Healthy(), Suspect: e.Suspect(), Draining: e.Draining()}
+	es := EndpointState{Address: e.Addr(), Healthy: e.Healthy(), Suspect: e.Suspect(), Draining: e.Draining(), Leaving: e.Leaving()}
 	for _, t := range targets {
 		if t.sent != nil {
 			es.ApproximateBlocks += t.sent.Blocks()

@@ -34,7 +34,7 @@ type Metrics struct {
 	matched   *prometheus.CounterVec // pool, mode, rung
 	prompt    *prometheus.CounterVec // pool, mode, rung
 	records   *prometheus.CounterVec // outcome
-	charges   *prometheus.CounterVec // outcome
+	charges   map[ChargeOutcome]prometheus.Counter
 	seconds   [stages]prometheus.Observer
 	router    atomic.Pointer[Router] // whose endpoints are exported; nil before New
 }
@@ -63,12 +63,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, o := range RecordOutcomes() {
 		m.records.WithLabelValues(string(o.Outcome))
 	}
-	m.charges = f.NewCounterVec(prometheus.CounterOpts{
+	charges := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "kvsteer_router_peer_charges_total",
 		Help: "Charges of other routers by outcome; those entered and moved count as load of their endpoints.",
 	}, []string{"outcome"})
+	m.charges = map[ChargeOutcome]prometheus.Counter{}
 	for _, o := range ChargeOutcomes() {
-		m.charges.WithLabelValues(string(o.Outcome))
+		m.charges[o.Outcome] = charges.WithLabelValues(string(o.Outcome))
 	}
 	seconds := f.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "kvsteer_router_stage_seconds",
@@ -92,7 +93,7 @@ func (m *Metrics) decided(d Decision) {
 	}
 }
 
-func (m *Metrics) charge(o ChargeOutcome) { m.charges.WithLabelValues(string(o)).Inc() }
+func (m *Metrics) charge(o ChargeOutcome) { m.charges[o].Inc() }
 
 func (m *Metrics) record(o RecordOutcome) { m.records.WithLabelValues(string(o)).Inc() }
 
@@ -153,8 +154,8 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 		open:      desc("open_decisions", "Decisions whose request is not known to have ended."),
 		peerOpen:  desc("peer_open_charges", "Charges of other routers that count as load and whose request is not known to have ended."),
 		expired:   desc("expired_decisions_total", "Decisions whose record did not come within 10 min, or that were the oldest of too many."),
-		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint.", "endpoint"),
-		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint that are reckoned not yet computed, of all its ranks together.", "endpoint"),
+		running:   desc("endpoint_running_tokens", "Prompt tokens of the requests that are reckoned to run at the endpoint, of this router and of others that tell it.", "endpoint"),
+		backlog:   desc("endpoint_backlog_tokens", "Prefill tokens routed to the endpoint, by this router and by others that tell it, that are reckoned not yet computed, of all its ranks together.", "endpoint"),
 		blocks:    desc("endpoint_blocks", "Blocks of the endpoint in the index, of all its ranks together.", "endpoint", "tier"),
 		matchable: desc("endpoint_matchable", "1 while prompts are matched against the endpoint's blocks, or those of some of its ranks; 0 while they cannot be. Only endpoints with an event source.", "endpoint"),
 		problem:   desc("endpoint_problem", "1 for the problem that keeps the endpoint's blocks from being fully known.", "endpoint", "problem"),
@@ -170,8 +171,10 @@ func newEndpointCollector(r *atomic.Pointer[Router]) *endpointCollector {
 }
 
 func (c *endpointCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.percent, c.decisions, c.open, c.peerOpen, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem,
-		c.engineRunning, c.engineWaiting, c.engineUsage, c.engineHits, c.engineQueries, c.engineSleeping, c.engineStale} {
+	for _, d := range []*prometheus.Desc{
+		c.percent, c.decisions, c.open, c.peerOpen, c.expired, c.queue, c.backlog, c.running, c.blocks, c.matchable, c.problem,
+		c.engineRunning, c.engineWaiting, c.engineUsage, c.engineHits, c.engineQueries, c.engineSleeping, c.engineStale,
+	} {
 		ch <- d
 	}
 }

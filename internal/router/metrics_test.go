@@ -25,7 +25,7 @@ func TestMetrics(t *testing.T) {
 # TYPE kvsteer_router_decisions_total counter
 kvsteer_router_decisions_total{mode="on",pool="chat",reason="prefix",rung="exact"} 1
 kvsteer_router_decisions_total{mode="on",pool="chat",reason="unknown_model",rung="load"} 1
-# HELP kvsteer_router_endpoint_backlog_tokens Prefill tokens routed to the endpoint that are reckoned not yet computed, of all its ranks together.
+# HELP kvsteer_router_endpoint_backlog_tokens Prefill tokens routed to the endpoint, by this router and by others that tell it, that are reckoned not yet computed, of all its ranks together.
 # TYPE kvsteer_router_endpoint_backlog_tokens gauge
 kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.1:8000",pool="chat"} 0
 kvsteer_router_endpoint_backlog_tokens{endpoint="10.0.0.2:8000",pool="chat"} 0

@@ -66,7 +66,9 @@ func (r *Router) Apply(pools []pool.Config, s Settings) error {
 		if f == nil {
 			f = newFleet(p, r.rate(p), r.texts, r.peers)
 		} else {
-			gone = append(gone, f.replace(p, r.rate(p))...)
+			out := f.replace(p, r.rate(p))
+			f.dropForeign(out, r.now())
+			gone = append(gone, out...)
 		}
 		fleets = append(fleets, f)
 	}

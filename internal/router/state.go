@@ -9,6 +9,36 @@ import (
 type State struct {
 	Time  time.Time   `json:"time"`
 	Pools []PoolState `json:"pools"`
+
+	// Of who watches nodes and asks DNS; the Router leaves them empty.
+	Nodes   []NodeState       `json:"nodes,omitempty"`
+	Refused []RefusedEndpoint `json:"refused,omitempty"`
+}
+
+// NodeState is one node that is watched.
+type NodeState struct {
+	Address   string    `json:"address"`
+	Name      string    `json:"name,omitempty"` // as it calls itself
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"`    // when it connected, or was lost
+	Problem   string    `json:"problem,omitempty"` // why it is not connected
+	Stale     bool      `json:"stale"`             // some of its blocks are not matched because they were not heard of for too long
+	Heard     float64   `json:"heard_seconds_ago"` // since its last message
+	Release   string    `json:"release,omitempty"`
+	Protocol  uint32    `json:"protocol,omitempty"`
+	Endpoints int       `json:"endpoints"`
+	Copies    int       `json:"copies"` // of blocks, under way
+	Blocks    int64     `json:"blocks"`
+	Bytes     uint64    `json:"received_bytes"`
+	Peers     int       `json:"peers"` // other routers that watch it
+}
+
+// RefusedEndpoint is an endpoint that DNS gives or a node announces, and that is not taken.
+type RefusedEndpoint struct {
+	Node     string `json:"node,omitempty"` // that announces it
+	Pool     string `json:"pool"`
+	Endpoint string `json:"endpoint"`
+	Why      string `json:"why"`
 }
 
 // PoolState is one pool.
@@ -27,6 +57,10 @@ type EndpointState struct {
 	Healthy  bool   `json:"healthy"`
 	Suspect  bool   `json:"suspect"`  // no first choice; see [pool.Endpoint.Suspect]
 	Draining bool   `json:"draining"` // gets no new requests
+	Leaving  bool   `json:"leaving"`  // drains because DNS does not give it, or its node says so: no call ends that
+
+	Origin string `json:"origin,omitempty"` // where it comes from; the Router leaves it and the next empty
+	Node   string `json:"node,omitempty"`   // that announces it
 
 	Events       bool   `json:"events"`            // has an event source
 	Connected    bool   `json:"connected"`         // which is connected, with all its ranks

@@ -31,7 +31,7 @@ func TestStateAsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	const written = `{"time":"0001-01-01T00:00:00Z","pools":[{"name":"chat","models":["llama"],"mode":"on","percent":10,"endpoints":[` +
-		`{"address":"10.0.0.1:8000","healthy":true,"suspect":false,"draining":false,"events":true,"connected":false,"matchable":false,` +
+		`{"address":"10.0.0.1:8000","healthy":true,"suspect":false,"draining":false,"leaving":false,"events":true,"connected":false,"matchable":false,` +
 		`"problem":"no_token_ids","block_size":0,"blocks":7,"device_blocks":0,"approximate_blocks":0,"backlog_tokens":12,"memory_tokens":0}]}]}`
 	if diff := cmp.Diff(written, string(text)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

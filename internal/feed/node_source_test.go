@@ -197,11 +197,11 @@ func TestAnnouncements(t *testing.T) {
 			check(t, proto.Unmarshal(m.data, &d))
 			switch k := d.GetMessage().(type) {
 			case *feedpb.NodeMessage_Replicas:
-				text := "replicas"
+				words := []string{"replicas"}
 				for _, r := range k.Replicas.GetReplicas() {
-					text += " " + r.GetEndpoint() + strings.Join(r.GetModels(), ",")
+					words = append(words, r.GetEndpoint()+strings.Join(r.GetModels(), ","))
 				}
-				all = append(all, text)
+				all = append(all, strings.Join(words, " "))
 			case *feedpb.NodeMessage_Begin:
 				all = append(all, "begin")
 			}

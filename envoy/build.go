@@ -26,7 +26,6 @@ const (
 	connectTimeout  = time.Second            // to engines
 	routerTimeout   = 250 * time.Millisecond // to connect to the router
 	routerInterval  = time.Second            // of health checks of routers
-	dnsRefresh      = 2 * time.Second        // of a pool's endpoints: about as fast as the router finds out
 	pingInterval    = 30 * time.Second       // of HTTP/2, whose answer may take 5 s
 	pingDuplex      = 3 * time.Second        // likewise, to routers in full duplex
 	cleanupInterval = 60 * time.Second       // of addresses that no request named for so long

@@ -154,7 +154,7 @@ func (b *builder) endpoints(name string, p Pool) *clusterv3.Cluster {
 	if p.DNS != "" {
 		as = append(as, routerAddress(p.DNS))
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
-		c.DnsLookupFamily, c.DnsRefreshRate = clusterv3.Cluster_ALL, duration(dnsRefresh)
+		c.DnsLookupFamily = clusterv3.Cluster_ALL
 		c.IgnoreHealthOnHostRemoval = true // else what DNS does not give any more is used until it fails its checks
 	}
 	c.LoadAssignment = assignment(name, as)

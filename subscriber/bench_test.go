@@ -94,6 +94,15 @@ func BenchmarkFold(b *testing.B) {
 				i++
 			}
 		})
+		b.Run(fmt.Sprintf("blocks=%d/full", blocks), func(b *testing.B) { // each block makes room for one
+			f := newFold(foldOptions{pool: "chat", sink: &nullSink{}, maxBlocks: payloads * blocks / 2})
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				mustFold(b, f, stores[i%payloads])
+				i++
+			}
+		})
 		b.Run(fmt.Sprintf("blocks=%d/decode", blocks), func(b *testing.B) {
 			d := newDecoder()
 			i := 0

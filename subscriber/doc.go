@@ -126,6 +126,15 @@
 // nothing. Token ids are kept only of prompts that wait for the block size to
 // be known: 64 prompts and 256 Ki tokens at most.
 //
+// # A full mirror
+//
+// A mirror has Options.MaxBlocks blocks at most. For each one more it withdraws a leaf, a block without children in it: of those off the device first, then the
+// one that was used longest ago, which is when it was stored or something was stored under it. So a conversation goes from its end. What was withdrawn is
+// not known any more: its removal is of nothing, and what the engine stores under it is an orphan, never a root. It comes back
+// when the engine stores it again; when it stores something under it while its content is still kept (64 Ki blocks, 30 min); or, where
+// hashes can be recomputed, by a prompt that shows it, for which prompts are wanted from then on. Too little is announced
+// then, never too much. ProblemMirrorFull says so, until 10 min after a block was last withdrawn.
+//
 // # Saved mirrors
 //
 // With a StateDir the mirror is saved 5 s after Run began, then about once a minute when something was applied, and at Run's end. The next Run, of

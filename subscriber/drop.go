@@ -19,7 +19,7 @@ const (
 	dropLookahead       // the hash covers tokens after the block
 	dropLoop            // the block is its own ancestor, or twice in one event
 	dropConflict        // the hash is known with another parent or content
-	dropFull            // the mirror is full
+	dropFull            // the mirror is full, and the block's parent is all that could go
 	dropOrphanFull      // too many orphans
 	dropCopies          // too many media, groups, owners or copies, or a name too long
 	drops

@@ -21,7 +21,7 @@ type foldOptions struct {
 	wanted    func(bool) // told whether prompts help; nil = nobody asks
 }
 
-// defaultMaxBlocks bounds a mirror at roughly 300 MB.
+// defaultMaxBlocks bounds a mirror at roughly 400 MB.
 const defaultMaxBlocks = 2_000_000
 
 // foldStats says what one batch held and what became of it.

@@ -20,6 +20,7 @@ type lifeKind struct {
 	twins  bool   // requests compute again what is there already, so that there are second copies of any block
 	full   bool   // some requests ask for kv_cache_report_mode full
 	old    bool   // its replies have no topic
+	calm   bool   // never empties its cache
 	exact  bool   // its events tell all copies apart: what it holds is announced to the last block
 }
 
@@ -158,7 +159,7 @@ func (e *lifeEngine) say(t *lifeTalk, tokens int) {
 // step lets something happen, and returns the prompt of a request that began.
 func (e *lifeEngine) step() *lifeTalk {
 	switch r := e.rnd.IntN(1000); {
-	case r < 2:
+	case r < 2 && !e.kind.calm:
 		e.clear()
 	case r < 300 && len(e.active) > 0:
 		e.grow(e.active[e.rnd.IntN(len(e.active))])

@@ -100,8 +100,8 @@ func (m *mirror) parented(id uint32) {
 	}
 }
 
-// bereft makes a block that has lost its last child the next leaf to go: it was used no later than the child, unless it is newer than the leaf
-// after it, which evict sees.
+// bereft makes a block on the device that has lost its last child the next leaf to go, as a rule it was used with that child. If it was used
+// since, evict sees that and makes it the last.
 func (m *mirror) bereft(id uint32) {
 	b := &m.blocks[id]
 	if b.room.in != roomNone || b.copies.none() {

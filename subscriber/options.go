@@ -56,7 +56,8 @@ type Options struct {
 	// Without Replay nothing is saved.
 	StateDir *StateDir
 
-	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 300 MB.
+	// MaxBlocks bounds the mirror, in blocks. Default 2,000,000, which is roughly 400 MB. A mirror that is full withdraws
+	// the leaves that were used longest ago.
 	MaxBlocks int
 	// Limits bound what a peer can cost.
 	Limits Limits

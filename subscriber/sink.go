@@ -33,7 +33,7 @@ type Description struct {
 	// announced before must not be matched.
 	Connected bool
 	// Complete says that the mirror has followed the engine's batches from the first one: a block of the engine that is not announced is one
-	// that cannot be.
+	// that cannot be, or that was withdrawn for want of room.
 	Complete bool
 	// BlockSize is the number of tokens per block of the full-attention
 	// groups, 0 while no event has shown it.
@@ -66,8 +66,9 @@ const (
 	// ProblemLookahead: the engine's hashes cover tokens after their blocks
 	// (draft-model speculation in vLLM from 0.33).
 	ProblemLookahead Problem = "lookahead"
-	// ProblemMirrorFull: the mirror's bound is reached, newer blocks are not
-	// taken in.
+	// ProblemMirrorFull: the mirror's bound is reached. Leaves that were used
+	// longest ago are withdrawn for newer blocks, though the engine may hold
+	// them. The problem ends 10 minutes after that last happened.
 	ProblemMirrorFull Problem = "mirror_full"
 	// ProblemBlockSize: full-attention groups differ in block size, only those
 	// with the largest are mirrored.
@@ -86,6 +87,8 @@ const (
 // advice says what to do about a problem, "" where there is nothing to say.
 func (p Problem) advice() string {
 	switch p {
+	case ProblemMirrorFull:
+		return "the engine holds more blocks than are kept of it; a node's max_blocks can be raised"
 	case ProblemPageSize:
 		return "start the engine with --page-size 16 or 64"
 	case ProblemBigram, ProblemLookahead:

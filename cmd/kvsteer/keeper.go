@@ -120,7 +120,14 @@ func (k *keeper) set(cfg *config.Config, pools []pool.Config, settings router.Se
 	}
 	k.cfg, k.pools, k.settings = cfg, pools, settings
 	k.commit(plan)
-	k.discoverer.Set(namesOf(cfg), cfg.DNSRefresh.Std())
+	names := namesOf(cfg)
+	for text := range k.resolved {
+		if !slices.ContainsFunc(names, func(n discover.Name) bool { return n.String() == text }) {
+			delete(k.resolved, text)
+			k.fleet.Resolved(text, nil)
+		}
+	}
+	k.discoverer.Set(names, cfg.DNSRefresh.Std())
 	k.look()
 	return nil
 }

@@ -80,6 +80,6 @@ func (s *service) newAdmin(cfg *config.Config, reg *prometheus.Registry) (*admin
 		Config:    func() json.Marshaler { return s.reloads.config() },
 		TokenFile: cfg.Admin.TokenFile, TLS: tlsOf(s.tls.admin), Metrics: admin.NewMetrics(reg), Log: s.log.With("component", "admin"),
 	}
-	o.Control, o.Write = control{s.router, s.followers}, cfg.Admin.Write
+	o.Control, o.Write = control{s.router, s.followers, s.feed}, cfg.Admin.Write
 	return admin.New(o)
 }

@@ -159,9 +159,14 @@ Needs admin.write: true in the router's configuration.`
 // Run ends a drain.
 func (c *undrainCmd) Run(ctx context.Context, out io.Writer) error {
 	set, err := c.post(ctx, "undrain")
-	if err == nil {
-		_, err = fmt.Fprintf(out, "endpoint %s of pool %s: gets requests\n", set.Endpoint, set.Pool)
+	if err != nil {
+		return err
 	}
+	now := "gets requests"
+	if set.Leaving {
+		now = "is not drained by a call any more, and gets no new requests because DNS does not give it, or its node drains it"
+	}
+	_, err = fmt.Fprintf(out, "endpoint %s of pool %s: %s\n", set.Endpoint, set.Pool, now)
 	return err
 }
 

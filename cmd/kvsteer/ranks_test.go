@@ -48,7 +48,7 @@ func TestEveryRankIsFollowed(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 
-	ctl := control{r.router, r.followers}
+	ctl := control{r.router, r.followers, r.feed}
 	if err := ctl.Reset(a.Addr()); err != nil {
 		t.Fatal(err)
 	}

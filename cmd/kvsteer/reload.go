@@ -18,7 +18,7 @@ import (
 // restartKeys are the keys whose change waits for a restart: listeners and how they speak, what counts at the start only, what the index
 // is made for, and how engines are spoken to. restrain gives each its value of before.
 func restartKeys() []string {
-	return []string{"listen", "tls", "insecure", "reflection", "admin.listen", "admin.token_file", "admin.tls", "warmup", "state_dir", "index", "engines", "feed"}
+	return []string{"listen", "tls", "insecure", "reflection", "admin.listen", "admin.token_file", "admin.tls", "warmup", "state_dir", "index", "engines", "feed", "dns_servers"}
 }
 
 // envoyKeys are the keys that only kvsteer envoy reads. All others are taken over at once.
@@ -155,7 +155,7 @@ func (r *reloads) restrain(next *config.Config, done *report) {
 	was := r.current
 	next.Listen, next.TLS, next.Insecure, next.Reflection = was.Listen, was.TLS, was.Insecure, was.Reflection
 	next.Admin.Listen, next.Admin.TokenFile, next.Admin.TLS = was.Admin.Listen, was.Admin.TokenFile, was.Admin.TLS
-	next.Warmup, next.StateDir, next.Index, next.Engines, next.Feed = was.Warmup, was.StateDir, was.Index, was.Engines, was.Feed
+	next.Warmup, next.StateDir, next.Index, next.Engines, next.Feed, next.DNSServers = was.Warmup, was.StateDir, was.Index, was.Engines, was.Feed, was.DNSServers
 	// gRPC's bound of a message is that of the start.
 	if most := config.Size(r.service.extproc.MaxBody()); next.Limits.Body > most {
 		next.Limits.Body = most

@@ -187,7 +187,7 @@ func TestReloadKeepsSubscribers(t *testing.T) {
 func TestResetStartsAnew(t *testing.T) {
 	a := startEngine(t)
 	r := startRunning(t, site(dialled(a, "")))
-	ctl := control{r.router, r.followers}
+	ctl := control{r.router, r.followers, r.feed}
 	r.until("the engine is connected", func() bool { return r.endpoint(a.Addr()).Connected })
 	complete(t, a, strings.Repeat("one two three four ", 40))
 	r.until("it has blocks", func() bool { return r.endpoint(a.Addr()).Matchable })

@@ -106,7 +106,7 @@ func newService(path string, cfg *config.Config, log *slog.Logger) (*service, er
 		return nil, err
 	}
 	s.keeper, err = newKeeper(cfg, poolConfigs(cfg, keys), settings, s.router, fleet.Options{Capacity: capacity, Metrics: fleet.NewMetrics(reg)},
-		discover.Options{Log: log.With("component", "discover"), Metrics: discover.NewMetrics(reg)}, log.With("component", "fleet"))
+		discover.Options{Servers: cfg.DNSServers, Log: log.With("component", "discover"), Metrics: discover.NewMetrics(reg)}, log.With("component", "fleet"))
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func capacity(cfg *config.Config) int {
 	return cfg.Ranks() + spare
 }
 
-// slots is how many sources the index must tell apart: a reset takes a fresh slot before the old one is given back. A set of
+// slots is how many slots sources take: a copy of all blocks of a source fills one beside the one that is matched. A set of
 // holders takes a bit per slot, in words of 64. Matching does not get slower by the width of the sets, only by the slots that are asked for.
 func slots(endpoints int) int { return (2*endpoints + 63) / 64 * 64 }
 

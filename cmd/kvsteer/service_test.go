@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// Every endpoint with events finds a slot in the index, however many there are.
+// Every endpoint with events finds a slot in the index, however many there are, and another one for a copy of its blocks.
 func TestEachSourceHasASlot(t *testing.T) {
 	const endpoints = 1100 // above the index's own default
 	var b strings.Builder
@@ -35,6 +36,13 @@ func TestEachSourceHasASlot(t *testing.T) {
 			source := f.sources[0]
 			source.Reset(subscriber.CauseGap)
 			source.Store(subscriber.Any, []uint64{uint64(round*endpoints + i)})
+		}
+	}
+	for i, f := range s.followers.first {
+		source := f.sources[0].(*router.Source)
+		for range 2 { // it may start over
+			source.Begin()
+			source.Store(subscriber.Any, []uint64{uint64(2*endpoints + i)})
 		}
 	}
 	if log.Len() > 0 {

@@ -31,6 +31,7 @@ type EndpointSet struct {
 	Pool     string `json:"pool"`
 	Endpoint string `json:"endpoint"`
 	Draining bool   `json:"draining"`
+	Leaving  bool   `json:"leaving,omitempty"`  // it drains because DNS or its node says so, whatever a call says
 	Blocks   int    `json:"blocks"`             // that were known before
 	Approx   int    `json:"approximate_blocks"` // of text that it was sent, known before
 	Left     int    `json:"left"`               // endpoints of the pool that get requests
@@ -86,7 +87,9 @@ func (s *Server) drain(on bool) http.HandlerFunc {
 		}
 		err := s.o.Control.Drain(e.Address, on)
 		if s.carriedOut(w, r, name, err, "pool", pool, "endpoint", e.Address) {
-			answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: on, Blocks: e.Blocks, Approx: e.ApproximateBlocks, Left: s.left(pool)})
+			answer(w, http.StatusOK, EndpointSet{
+				Pool: pool, Endpoint: e.Address, Draining: on || e.Leaving, Leaving: e.Leaving, Blocks: e.Blocks, Approx: e.ApproximateBlocks, Left: s.left(pool),
+			})
 		}
 	}
 }
@@ -98,7 +101,7 @@ func (s *Server) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	err := s.o.Control.Reset(e.Address)
 	if s.carriedOut(w, r, "reset", err, "pool", pool, "endpoint", e.Address) {
-		answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: e.Draining, Blocks: e.Blocks, Approx: e.ApproximateBlocks, Left: s.left(pool)})
+		answer(w, http.StatusOK, EndpointSet{Pool: pool, Endpoint: e.Address, Draining: e.Draining, Leaving: e.Leaving, Blocks: e.Blocks, Approx: e.ApproximateBlocks, Left: s.left(pool)})
 	}
 }
 

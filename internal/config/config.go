@@ -17,7 +17,7 @@ type Config struct {
 	Reflection bool      `yaml:"reflection" default:"false" doc:"Serves gRPC reflection beside ext_proc, for tools such as grpcurl: it describes the services to whoever reaches the listener."`
 	Admin      Admin     `yaml:"admin" doc:"The admin listener; admin: ip:port is short for admin.listen."`
 	Budget     Duration  `yaml:"budget" default:"400ms" doc:"Longest time of one whole decision. Must be below envoy.message_timeout. Range: 1ms to 1m."`
-	Warmup     Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait for event sources: it is SERVING when 90 % of them are connected or their endpoints known to be down. Range: 0s to 10m."`
+	Warmup     Duration  `yaml:"warmup" default:"10s" doc:"Longest time after the start that the router's gRPC health and /readyz wait: it is SERVING when 90 % of the event sources are connected or their endpoints known to be down, 90 % of the nodes are connected and copied, and DNS has answered for every name. Range: 0s to 10m."`
 	Notice     Duration  `yaml:"notice" default:"0s" doc:"How long a stop says NOT_SERVING before it refuses streams, so that an Envoy with further routers moves there first: with them, 5s. Range: 0s to 10m."`
 	Drain      Duration  `yaml:"drain" default:"5s" doc:"Longest time that a stop waits for open ext_proc streams. Range: 0s to 10m."`
 	StateDir   string    `yaml:"state_dir" doc:"Folder in which the router keeps what it knows of engines across a restart of its own; made if it is missing, and of this router alone. Only for endpoints with events.replay. Not set: nothing is kept."`
@@ -32,6 +32,7 @@ type Config struct {
 	Nodes      []NodeSource `yaml:"nodes" doc:"The nodes (kvsteer node) that tell of their engines and of what is in their caches."`
 	Feed       Feed         `yaml:"feed"`
 	DNSRefresh Duration     `yaml:"dns_refresh" default:"1s" doc:"Time between two questions for a DNS name of nodes or of a pool. An endpoint that DNS does not give any more gets nothing new after that time. Range: 100ms to 1h."`
+	DNSServers []string     `yaml:"dns_servers" doc:"Name servers that are asked, in turn: ip:port. Not set: those of /etc/resolv.conf."`
 
 	Pools []Pool `yaml:"pools" doc:"Sets of endpoints that serve the same base weights. At least one."`
 	Envoy Envoy  `yaml:"envoy"`

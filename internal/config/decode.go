@@ -49,6 +49,9 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if OfNode(data) {
+		return nil, Problem{File: path, Text: "this is the file of a node, whose pools have engines: kvsteer node and kvsteer engine-args take it"}
+	}
 	return Parse(path, data)
 }
 

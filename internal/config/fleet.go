@@ -96,6 +96,11 @@ func isIP(host string) bool {
 // fleet checks what tells of nodes.
 func (d *decoder) fleet(c *Config) {
 	d.duration("dns_refresh", c.DNSRefresh, 100*time.Millisecond, time.Hour)
+	for i, text := range c.DNSServers {
+		if _, err := hostPort(text); err != nil {
+			d.at(fmt.Sprintf("dns_servers[%d]", i), "%q is not ip:port of one host", text)
+		}
+	}
 	d.duration("feed.stale_after", c.Feed.StaleAfter, time.Second, 10*time.Minute)
 	switch t := c.Feed.TLS; {
 	case !t.On():

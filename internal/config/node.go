@@ -24,7 +24,7 @@ type Node struct {
 	Warmup     Duration   `yaml:"warmup" default:"2s" doc:"Longest time after the start that routers wait for engines to be connected, so that they are told of saved mirrors in place of nothing. Below their feed.stale_after, in which they go by what they knew. Range: 0s to 1m."`
 	Window     Duration   `yaml:"window" default:"20ms" doc:"Time over which an engine's changes are gathered before they go to routers as net changes. Range: 1ms to 1s."`
 	WindowKeys int        `yaml:"window_keys" default:"4096" doc:"Changed blocks of one engine that end a window before its time. Range: 64 to 65536."`
-	MaxBlocks  int        `yaml:"max_blocks" default:"2000000" doc:"Blocks that are kept of one engine, or of one data-parallel rank of it; beyond that newer ones are left out, with problem mirror_full. Range: 1000 to 1000000000."`
+	MaxBlocks  int        `yaml:"max_blocks" default:"2000000" doc:"Blocks that are kept of one engine, or of one data-parallel rank of it; beyond that the leaves that were used longest ago are left out, and problem mirror_full says so. Range: 1000 to 1000000000."`
 	Ports      PortRange  `yaml:"ports" default:"5557-5999" doc:"Ports of loopback that events.listen: auto picks from: one for each engine and rank, and as many for events.replay: auto."`
 	Scrape     Scrape     `yaml:"scrape"`
 	Probe      Probe      `yaml:"probe"`
@@ -161,13 +161,16 @@ func LoadNode(path string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if engines, endpoints := poolsHave(data); endpoints && !engines {
+		return nil, Problem{File: path, Text: "this is the file of a router, whose pools have endpoints; the pools of a node have engines"}
+	}
 	return ParseNode(path, data)
 }
 
 // ParseNode checks data as the content of the file of a node called name. The error joins every Problem found.
 func ParseNode(name string, data []byte) (*Node, error) {
 	n := DefaultNode()
-	if err := parse(name, data, reflect.ValueOf(n).Elem(), func(d *decoder) { d.node(n) }); err != nil {
+	if err := parse(name, data, reflect.ValueOf(n).Elem(), func(d *decoder) { d.nodeFile(n) }); err != nil {
 		return nil, err
 	}
 	if n.Name == "" {
@@ -196,22 +199,26 @@ func IsNode(path string) bool {
 	return err == nil && OfNode(data)
 }
 
-// OfNode reports whether data is the content of a node's file: its pools have engines.
+// OfNode reports whether data is the content of a node's file: its pools have engines, and no endpoints.
 func OfNode(data []byte) bool {
+	engines, endpoints := poolsHave(data)
+	return engines && !endpoints
+}
+
+// poolsHave reports whether a pool of a file has engines, as those of nodes, or endpoints, as those of routers.
+func poolsHave(data []byte) (engines, endpoints bool) {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil || len(file.Docs) == 0 {
-		return false
+		return false, false
 	}
 	pools, ok := entry(file.Docs[0].Body, "pools").(*ast.SequenceNode)
 	if !ok {
-		return false
+		return false, false
 	}
 	for _, p := range pools.Values {
-		if entry(p, "engines") != nil {
-			return true
-		}
+		engines, endpoints = engines || entry(p, "engines") != nil, endpoints || entry(p, "endpoints") != nil
 	}
-	return false
+	return engines, endpoints
 }
 
 // entry is the value of a key of a mapping; nil where there is none.

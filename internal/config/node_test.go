@@ -83,8 +83,8 @@ func TestParseNodeReportsEveryProblem(t *testing.T) {
 		{"a router's file", state + head + "  endpoints: [{address: \"10.0.0.1:80\"}]\n", []string{
 			"n.yaml:3: pools[0].engines: at least one engine is needed", "n.yaml:5: pools[0].endpoints: unknown key",
 		}},
-		{"misspelt", state + "windw: 1ms\n" + head + "  engines: [{addres: x}]\n", []string{
-			`n.yaml:2: windw: unknown key, did you mean "window"?`, `n.yaml:6: pools[0].engines[0].addres: unknown key, did you mean "address"?`, "n.yaml:6: pools[0].engines[0].address: \"\" is neither",
+		{"misspelt", state + "windw: 1ms\n" + head + "  engines: [{address: \":80\", draim: true}]\n", []string{
+			`n.yaml:2: windw: unknown key, did you mean "window"?`, `n.yaml:6: pools[0].engines[0].draim: unknown key, did you mean "drain"?`,
 		}},
 		{"no state folder", pool, []string{"n.yaml:4: pools[0].engines[0].events.listen: auto needs state_dir"}},
 		{"ranges", state + "warmup: 2m\nwindow: 2s\nwindow_keys: 1\nmax_blocks: 1\nprobe: {interval: 1ms}\nscrape: {interval: 1ms, profile: tgi, labels: [a=b, c]}\n" + pool, []string{
@@ -235,6 +235,7 @@ func TestIsNode(t *testing.T) {
 	}{
 		{"a node's", goodNode, true},
 		{"a node's with problems", "pools: [{engines: 5, endpoits: 6}]", true},
+		{"both", "pools: [{engines: 5, endpoints: 6}]", false},
 		{"a router's", good, false},
 		{"a router's with engines of its own", "engines: {http2: true}\n" + good, false},
 		{"no pools", "listen: x", false},
@@ -251,6 +252,13 @@ func TestIsNode(t *testing.T) {
 			}
 			if got := IsNode(path); got != tt.want {
 				t.Errorf("%v", got)
+			}
+			if _, err := Load(path); (err != nil && strings.Contains(err.Error(), "this is the file of a node")) != tt.want {
+				t.Errorf("Load: %v", err)
+			}
+			routers := strings.Contains(tt.name, "a router's")
+			if _, err := LoadNode(path); (err != nil && strings.Contains(err.Error(), "this is the file of a router")) != routers {
+				t.Errorf("LoadNode: %v", err)
 			}
 		})
 	}

@@ -19,8 +19,8 @@ func nodeName(name string) bool {
 	return name != "" && len(name) <= 253 && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) || r == unicode.ReplacementChar })
 }
 
-// node checks ranges and what keys say together, and fills in what follows from others. A key whose value did not parse is not judged again.
-func (d *decoder) node(n *Node) {
+// nodeFile checks ranges and what keys say together, and fills in what follows from others. A key whose value did not parse is not judged again.
+func (d *decoder) nodeFile(n *Node) {
 	if n.Name != "" && !nodeName(n.Name) {
 		d.at("name", "%.80q is not a name: 1 to 253 bytes without spaces", n.Name)
 	}

@@ -25,8 +25,9 @@ type Resolver interface {
 type Options struct {
 	// Changed is told the addresses of a name when they are first known, be it none, and whenever they are others. The slice must not be changed.
 	Changed func(n Name, addrs []netip.AddrPort)
-	// Resolver asks. Default: Go's own, with the name servers of /etc/resolv.conf.
+	// Resolver asks. Default: Go's own, with these name servers (ip:port), or those of /etc/resolv.conf.
 	Resolver Resolver
+	Servers  []string
 	// Timeout bounds one question, all hosts of SRV records included. Default 2 s.
 	Timeout time.Duration
 	// MaxAddresses bounds the addresses of one name. Default 4,096, which is what fits into one answer of DNS.
@@ -55,7 +56,7 @@ func New(o Options) (*Discoverer, error) {
 		return nil, fmt.Errorf("discover: timeout %v, %d addresses: want 0 (default) or more", o.Timeout, o.MaxAddresses)
 	}
 	if o.Resolver == nil {
-		o.Resolver = &net.Resolver{PreferGo: true, StrictErrors: true, Dial: dial}
+		o.Resolver = &net.Resolver{PreferGo: true, StrictErrors: true, Dial: dialer(o.Servers)}
 	}
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
 	o.MaxAddresses = cmp.Or(o.MaxAddresses, 4096)

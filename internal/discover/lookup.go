@@ -6,12 +6,24 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 )
 
 // maxTargets bounds the hosts of SRV records that are asked for at one time.
 const maxTargets = 16
+
+// dialer connects to one of these name servers after the other, or, without any, to that which the resolver names.
+func dialer(servers []string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	var last atomic.Uint64
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if len(servers) > 0 {
+			address = servers[last.Add(1)%uint64(len(servers))]
+		}
+		return dial(ctx, network, address)
+	}
+}
 
 // dial connects to a name server. A question whose time is over ends its connection: the resolver would go on to wait for an answer.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {

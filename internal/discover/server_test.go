@@ -271,6 +271,24 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// Of several name servers one that is not there costs a second try.
+func TestServers(t *testing.T) {
+	s := newServer(t)
+	s.records["a.test."] = records("10.0.0.1")
+	at := s.udp.LocalAddr().String()
+	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	told := make(chan []netip.AddrPort, 1)
+	d := start(t, Options{Servers: []string{at, gone.LocalAddr().String()}, Changed: func(_ Name, addrs []netip.AddrPort) { told <- addrs }})
+	d.Set([]Name{{"a.test.", 80}}, time.Second)
+	if got := fmt.Sprint(<-told); got != "[10.0.0.1:80]" {
+		t.Errorf("told %s", got)
+	}
+}
+
 // A name server that does not answer is a failure in bounded time.
 func TestServerSilent(t *testing.T) {
 	s := newServer(t)

@@ -47,7 +47,13 @@ func New(o Options) *Fleet {
 }
 
 // Resolved takes over what DNS gives for a name: name:port, or that of SRV records, as it stands in the configuration.
-func (f *Fleet) Resolved(name string, addrs []netip.AddrPort) { f.resolved[name] = addrs }
+func (f *Fleet) Resolved(name string, addrs []netip.AddrPort) {
+	if len(addrs) == 0 {
+		delete(f.resolved, name)
+		return
+	}
+	f.resolved[name] = addrs
+}
 
 // Announced takes over all that a node announces; nothing when there is no such node any more.
 func (f *Fleet) Announced(node string, replicas []Replica) {
@@ -79,6 +85,8 @@ type Endpoint struct {
 	Leaving       bool      // it is to get nothing new
 	Node          string    // that announces it; "" for none
 	Since         time.Time // when it was first not given any more; zero while it is given
+
+	addr netip.AddrPort
 }
 
 // Refusal is an endpoint that is not taken.

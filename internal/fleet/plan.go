@@ -26,13 +26,17 @@ type planning struct {
 	cfg     *config.Config
 	now     time.Time
 	busy    func(pool, address string) bool
-	at      map[string]*Endpoint // by address
+	pools   map[string]*config.Pool // by name
+	at      map[string]*Endpoint    // by address
 	refused []Refusal
 }
 
 // Plan puts together what is known. busy tells whether requests of an endpoint are open. It changes nothing.
 func (f *Fleet) Plan(cfg *config.Config, now time.Time, busy func(pool, address string) bool) Plan {
-	p := planning{f: f, cfg: cfg, now: now, busy: busy, at: map[string]*Endpoint{}}
+	p := planning{f: f, cfg: cfg, now: now, busy: busy, pools: map[string]*config.Pool{}, at: make(map[string]*Endpoint, len(f.present))}
+	for i := range cfg.Pools {
+		p.pools[cfg.Pools[i].Name] = &cfg.Pools[i]
+	}
 	p.configured()
 	p.resolved(true)
 	p.announced(true)
@@ -45,7 +49,8 @@ func (f *Fleet) Plan(cfg *config.Config, now time.Time, busy func(pool, address 
 func (p *planning) configured() {
 	for _, c := range p.cfg.Pools {
 		for _, e := range c.Endpoints {
-			p.at[e.Address] = &Endpoint{Pool: c.Name, Address: e.Address, Origin: Configured, Ranks: max(1, e.Events.Ranks)}
+			addr, _ := netip.ParseAddrPort(e.Address) // checked by package config
+			p.at[e.Address] = &Endpoint{Pool: c.Name, Address: e.Address, Origin: Configured, Ranks: max(1, e.Events.Ranks), addr: addr}
 		}
 	}
 }
@@ -61,7 +66,7 @@ func (p *planning) resolved(had bool) {
 			}
 			switch e := p.at[address]; {
 			case e == nil:
-				p.at[address] = &Endpoint{Pool: c.Name, Address: address, Origin: Resolved, Ranks: 1}
+				p.at[address] = &Endpoint{Pool: c.Name, Address: address, Origin: Resolved, Ranks: 1, addr: addr}
 			case e.Pool != c.Name:
 				p.refuse("", c.Name, address, fmt.Sprintf("it is an endpoint of pool %q", e.Pool))
 			}
@@ -73,15 +78,11 @@ func (p *planning) had(pool, address string) bool { return p.f.present[address].
 
 // announced takes what nodes announce, as resolved does.
 func (p *planning) announced(had bool) {
-	pools := map[string]*config.Pool{}
-	for i := range p.cfg.Pools {
-		pools[p.cfg.Pools[i].Name] = &p.cfg.Pools[i]
-	}
 	for _, node := range slices.Sorted(maps.Keys(p.f.nodes)) {
 		for _, r := range p.f.nodes[node] {
 			was := p.f.present[r.Endpoint].Node
 			if (p.had(r.Pool, r.Endpoint) && (was == "" || was == node)) == had {
-				p.replica(node, r, pools[r.Pool])
+				p.replica(node, r, p.pools[r.Pool])
 			}
 		}
 	}
@@ -89,8 +90,9 @@ func (p *planning) announced(had bool) {
 
 func (p *planning) replica(node string, r Replica, c *config.Pool) {
 	e := p.at[r.Endpoint]
+	addr, host := hostOf(r.Endpoint)
 	switch {
-	case !isHost(r.Endpoint):
+	case !host:
 		p.refuse(node, r.Pool, r.Endpoint, "its address is not ip:port of one host")
 		return
 	case r.Ranks > maxRanks:
@@ -110,9 +112,9 @@ func (p *planning) replica(node string, r Replica, c *config.Pool) {
 		return
 	case e != nil:
 	case p.cfg.Announces(c):
-		e = &Endpoint{Pool: r.Pool, Address: r.Endpoint, Origin: Announced}
+		e = &Endpoint{Pool: r.Pool, Address: r.Endpoint, Origin: Announced, addr: addr}
 	case p.cfg.Dynamic(c):
-		e = &Endpoint{Pool: r.Pool, Address: r.Endpoint, Origin: Announced, Leaving: true}
+		e = &Endpoint{Pool: r.Pool, Address: r.Endpoint, Origin: Announced, Leaving: true, addr: addr}
 	default:
 		p.refuse(node, r.Pool, r.Endpoint, "the pool's endpoints stand in the configuration, and it is none of them (announced: true takes it)")
 		return
@@ -128,17 +130,17 @@ func (p *planning) replica(node string, r Replica, c *config.Pool) {
 // maxRanks bounds the data-parallel ranks of one endpoint.
 const maxRanks = 64
 
-// isHost reports whether text is the address and port of one host, in its one spelling.
-func isHost(text string) bool {
+// hostOf reads the address and port of one host, in its one spelling.
+func hostOf(text string) (addr netip.AddrPort, ok bool) {
 	addr, err := netip.ParseAddrPort(text)
 	ip := addr.Addr()
-	return err == nil && addr.String() == text && addr.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() && !ip.Is4In6() && ip.Zone() == ""
+	return addr, err == nil && addr.String() == text && addr.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() && !ip.Is4In6() && ip.Zone() == ""
 }
 
 // gone keeps endpoints that nothing gives any more for a while. Those that stood in the configuration leave with it.
 func (p *planning) gone() {
 	for address, was := range p.f.present {
-		if p.at[address] != nil || was.Origin == Configured || !slices.ContainsFunc(p.cfg.Pools, func(c config.Pool) bool { return c.Name == was.Pool }) {
+		if p.at[address] != nil || was.Origin == Configured || p.pools[was.Pool] == nil {
 			continue
 		}
 		if was.Since.IsZero() {
@@ -159,30 +161,15 @@ func (p *planning) refuse(node, pool, address, why string) {
 
 // finish sorts what there is, and refuses what does not fit.
 func (p *planning) finish() Plan {
-	all := slices.Collect(maps.Values(p.at))
-	place := func(e *Endpoint) int {
-		switch _, was := p.f.present[e.Address]; {
-		case e.Origin == Configured:
-			return 0
-		case e.Origin == Gone:
-			return 3
-		case was:
-			return 1
-		}
-		return 2
-	}
-	slices.SortFunc(all, func(a, b *Endpoint) int {
-		return cmp.Or(cmp.Compare(place(a), place(b)), byAddress(a.Address, b.Address))
-	})
-	plan, ranks := Plan{}, 0
+	all, ranks := slices.Collect(maps.Values(p.at)), 0
 	for _, e := range all {
-		if ranks += e.Ranks; p.f.capacity > 0 && ranks > p.f.capacity && e.Origin != Configured {
-			ranks -= e.Ranks
-			if e.Origin != Gone {
-				p.refuse(e.Node, e.Pool, e.Address, fmt.Sprintf("the index was made for %d endpoints, each of their ranks counted: restart the router with a larger index.max_endpoints", p.f.capacity))
-			}
-			continue
-		}
+		ranks += e.Ranks
+	}
+	if p.f.capacity > 0 && ranks > p.f.capacity {
+		all = p.fit(all)
+	}
+	plan := Plan{Endpoints: make([]Endpoint, 0, len(all))}
+	for _, e := range all {
 		plan.Endpoints = append(plan.Endpoints, *e)
 		plan.Again = plan.Again || e.Origin == Gone
 	}
@@ -195,24 +182,51 @@ func (p *planning) finish() Plan {
 		}
 	}
 	last := len(p.at) + 1
-	order := func(e Endpoint) int { return cmp.Or(configured[e.Address], last) }
+	order := func(e *Endpoint) int {
+		if e.Origin != Configured {
+			return last
+		}
+		return configured[e.Address]
+	}
 	slices.SortFunc(plan.Endpoints, func(a, b Endpoint) int {
-		return cmp.Or(cmp.Compare(pools[a.Pool], pools[b.Pool]), cmp.Compare(order(a), order(b)), byAddress(a.Address, b.Address))
+		if a.Pool != b.Pool {
+			return cmp.Compare(pools[a.Pool], pools[b.Pool])
+		}
+		return cmp.Or(cmp.Compare(order(&a), order(&b)), a.addr.Compare(b.addr))
 	})
 	slices.SortFunc(p.refused, func(a, b Refusal) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), byAddress(a.Address, b.Address), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Node, b.Node))
 	})
 	plan.Refused = slices.Compact(p.refused)
 	return plan
 }
 
-func byAddress(a, b string) int {
-	x, errX := netip.ParseAddrPort(a)
-	y, errY := netip.ParseAddrPort(b)
-	if errX != nil || errY != nil {
-		return cmp.Compare(a, b)
+// fit keeps as many of all endpoints as the index has room for.
+func (p *planning) fit(all []*Endpoint) (kept []*Endpoint) {
+	place := func(e *Endpoint) int {
+		switch _, was := p.f.present[e.Address]; {
+		case e.Origin == Configured:
+			return 0
+		case e.Origin == Gone:
+			return 3
+		case was:
+			return 1
+		}
+		return 2
 	}
-	return x.Compare(y)
+	slices.SortFunc(all, func(a, b *Endpoint) int { return cmp.Or(cmp.Compare(place(a), place(b)), a.addr.Compare(b.addr)) })
+	ranks := 0
+	for _, e := range all {
+		if ranks+e.Ranks > p.f.capacity && e.Origin != Configured {
+			if e.Origin != Gone {
+				p.refuse(e.Node, e.Pool, e.Address, fmt.Sprintf("the index was made for %d endpoints, each of their ranks counted: restart the router with a larger index.max_endpoints", p.f.capacity))
+			}
+			continue
+		}
+		ranks += e.Ranks
+		kept = append(kept, e)
+	}
+	return kept
 }
 
 // Commit makes a plan the state of things. It must be the last one, and of the configuration in use.

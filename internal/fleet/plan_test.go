@@ -302,3 +302,32 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v leaving, %v refused", l, r)
 	}
 }
+
+// BenchmarkPlan plans a pool whose endpoints DNS gives and nodes announce, eight each.
+func BenchmarkPlan(b *testing.B) {
+	cfg, err := config.Parse("kvsteer.yaml", []byte(pools))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, n := range []int{64, 1024} {
+		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
+			f := New(Options{})
+			var all []netip.AddrPort
+			for i := range n {
+				all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80))
+			}
+			f.Resolved("engines.test:80", all)
+			for i := 0; i < n; i += 8 {
+				var replicas []Replica
+				for _, addr := range all[i : i+8] {
+					replicas = append(replicas, Replica{Endpoint: addr.String(), Pool: "named", Models: []string{"d"}})
+				}
+				f.Announced(fmt.Sprint("node-", i), replicas)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				f.Commit(f.Plan(cfg, noon, idle))
+			}
+		})
+	}
+}

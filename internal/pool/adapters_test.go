@@ -121,10 +121,10 @@ func TestAdaptersFollowTheEngines(t *testing.T) {
 		f, reg := newFleet(), prometheus.NewRegistry()
 		f.serve(one, "sql", "law")
 		f.serve(two)
-		s, stop := f.start(t, Options{Pools: []Config{refreshed(one, two)}, Metrics: NewMetrics(reg)})
-		if _, _, ok := s.ByModel("law"); ok {
+		if _, _, ok := newSet(t, Options{Pools: []Config{refreshed(one, two)}}).ByModel("law"); ok {
 			t.Error("an adapter is known before anybody told")
 		}
+		s, stop := f.start(t, Options{Pools: []Config{refreshed(one, two)}, Metrics: NewMetrics(reg)})
 		pass(time.Second)
 		p, adapter, ok := s.ByModel("law")
 		if !ok || p.Name() != "chat" || adapter != "law" || p.AdapterPath("law") != "lora/law" || p.AdapterPath("sql") != "lora/sql" || p.AdapterPath("none") != "" {

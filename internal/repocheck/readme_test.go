@@ -51,6 +51,7 @@ func renders(cfg *config.Config) error {
 		if ep.Cluster != "" {
 			ep.Fallback, render = "", envoy.RenderFilter
 		}
+		ep.DNS = p.DNS
 		for _, e := range p.Endpoints {
 			ep.Endpoints = append(ep.Endpoints, e.Address)
 		}

@@ -61,7 +61,7 @@ fuzz: ## Run every fuzz target for FUZZ_TIME each
 	  done; \
 	done
 
-soak: build ## Run the soak test on the real Envoy: 500 streams for 60 s, 2,000 long answers open
+soak: build ## Run the soak tests on the real Envoy: 500 streams for 60 s, 2,000 long answers open; nodes, routers and engines broken for 3 minutes
 	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_ENVOY_1_37="$$(scripts/envoy.sh 1.37.0)" && \
 	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 && \
 	$(GO) test -tags soak -run '^TestSoak' -count 1 -v -timeout 15m $(ARGS) ./e2e

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -313,13 +314,22 @@ func filled(expr string) string {
 	return strings.NewReplacer("$__rate_interval", "10s", "$envoy_job", "envoy", "$job", "kvsteer", "$pool", ".*", "$endpoint", ".*").Replace(expr)
 }
 
+// withoutNodes are the rows of panels that may be empty: the site has no nodes, and one router. Their queries must be sound all the same.
+var withoutNodes = []string{"Several routers, and engines by their own account", "Nodes, as routers see them", "Nodes"}
+
 // checkPanels runs every panel's queries and prints how many series each gives.
 func checkPanels(t *testing.T, prom *prometheus, began time.Time) {
 	t.Helper()
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "panel\tquery\tseries")
-	for _, p := range readDashboard(t).queries() {
+	row := ""
+	rows := map[string]bool{}
+	for _, p := range readDashboard(t).Panels {
+		if p.Type == "row" {
+			row = p.Title
+			rows[row] = true
+		}
 		for _, q := range p.Targets {
 			ask := prom.since
 			if q.Instant {
@@ -329,10 +339,15 @@ func checkPanels(t *testing.T, prom *prometheus, began time.Time) {
 			switch {
 			case err != nil:
 				t.Errorf("panel %q, query %s: %v: %s", p.Title, q.RefID, err, q.Expr)
-			case found == 0:
+			case found == 0 && !slices.Contains(withoutNodes, row):
 				t.Errorf("panel %q, query %s has no data: %s", p.Title, q.RefID, filled(q.Expr))
 			}
 			fmt.Fprintf(w, "%s\t%s\t%d\n", p.Title, q.RefID, found)
+		}
+	}
+	for _, row := range withoutNodes {
+		if !rows[row] {
+			t.Errorf("there is no row %q", row)
 		}
 	}
 	w.Flush()
@@ -372,6 +387,9 @@ var (
 	matcher  = regexp.MustCompile(`(\w+) *(?:=~|!=|!~|=) *"[^"]*"`)
 )
 
+// ofNodes finds what a site without nodes and DNS names does not have.
+var ofNodes = regexp.MustCompile(`^kvsteer_(?:feed|discover)_`)
+
 // checkRules wants data from every recording rule, and from everything that an alert reads: an alert itself has data only while it is
 // true. Where the values that an alert looks for do not occur in this site, series with these labels have to be there.
 func checkRules(t *testing.T, prom *prometheus, began time.Time) {
@@ -399,7 +417,7 @@ func checkRules(t *testing.T, prom *prometheus, began time.Time) {
 				expr = matcher.ReplaceAllString(expr, `$1!=""`)
 				found, err = prom.since(t.Context(), expr, began)
 			}
-			if err != nil || found == 0 {
+			if err != nil || found == 0 && !ofNodes.MatchString(expr) {
 				t.Errorf("%s%s: %s has no data: %v", r.Alert, r.Record, expr, err)
 			}
 			fmt.Fprintf(w, "%s%s\t%s\t%d\n", r.Alert, r.Record, expr, found)

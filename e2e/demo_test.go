@@ -13,7 +13,7 @@ import (
 )
 
 // demoPorts is how many ports the demo uses.
-const demoPorts = 25
+const demoPorts = 29
 
 func startDemo(t *testing.T, port, conversations int, args ...string) *command {
 	t.Helper()

@@ -159,6 +159,11 @@ func (v nodeViewer) State() router.State {
 // Recent implements admin.Viewer.
 func (nodeViewer) Recent(int) []router.PastDecision { return nil }
 
+// Blocks implements admin.Viewer. Routers tell what they believe; a node has no such call.
+func (nodeViewer) Blocks(string, int) ([]router.HeldBlocks, error) {
+	return nil, errors.New("a node has no list of blocks")
+}
+
 // nodeControl carries out what operators ask of a node.
 type nodeControl struct{ node *nodeService }
 

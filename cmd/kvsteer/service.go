@@ -34,6 +34,9 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
+// maxFlush bounds the time in which a router that stops tells the others what it has to.
+const maxFlush = 200 * time.Millisecond
+
 // maxKey bounds an API key file.
 const maxKey = 64 << 10
 
@@ -362,6 +365,10 @@ func (s *service) run(ctx context.Context) error {
 		if err := s.extproc.Run(serving, listener); err != nil {
 			return fmt.Errorf("extproc: %w", err)
 		}
+		// The last records were of other routers' decisions, too: without them their charges would stay until they expire.
+		flushing, done := context.WithTimeout(parts, maxFlush)
+		defer done()
+		s.feed.Flush(flushing)
 		return nil
 	})
 	err = g.Wait()

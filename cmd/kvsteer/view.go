@@ -45,6 +45,11 @@ func (v viewer) State() router.State {
 // Recent returns the latest decisions.
 func (v viewer) Recent(n int) []router.PastDecision { return v.router.Recent(n) }
 
+// Blocks returns what an endpoint is believed to hold.
+func (v viewer) Blocks(endpoint string, limit int) ([]router.HeldBlocks, error) {
+	return v.router.Blocks(endpoint, limit)
+}
+
 func watchedState(n feed.NodeStatus, now time.Time) router.NodeState {
 	s := router.NodeState{
 		Address: n.Address, Name: n.Name, Connected: n.Connected, Since: n.Since, Problem: n.Problem, Stale: n.Stale, Release: n.Release, Protocol: n.Protocol,

@@ -28,6 +28,8 @@ type Viewer interface {
 	State() router.State
 	// Recent returns at most n of the latest decisions, the newest first.
 	Recent(n int) []router.PastDecision
+	// Blocks returns what an endpoint is believed to hold, at most limit blocks of each rank.
+	Blocks(endpoint string, limit int) ([]router.HeldBlocks, error)
 }
 
 // Control carries out commands. Its errors are for people.
@@ -64,7 +66,7 @@ type Server struct {
 	token *token // nil: none is asked for
 	http  *http.Server
 	write atomic.Bool   // commands are carried out
-	packs chan struct{} // has a token while a bundle is being made
+	packs chan struct{} // has a token while a bundle or a list of blocks is being made
 }
 
 const nodeIndex = `kvsteer node
@@ -86,6 +88,7 @@ const index = `kvsteer router
   /api/v1/decisions    the latest decisions
   /api/v1/config       the configuration in use
   /api/v1/bundle       all of it in one file
+  /api/v1/endpoints/ADDRESS/blocks  fingerprints of the blocks that it is believed to hold
 commands, by POST:
   /api/v1/pools/POOL/mode
   /api/v1/endpoints/ADDRESS/drain, undrain or reset
@@ -167,6 +170,7 @@ func (s *Server) handler() http.Handler {
 	guarded.HandleFunc("GET /api/v1/bundle", s.bundle)
 	if s.o.Node == nil {
 		guarded.HandleFunc("GET /api/v1/decisions", s.decisions)
+		guarded.HandleFunc("GET /api/v1/endpoints/{address}/blocks", s.blocks)
 		guarded.Handle("POST /api/v1/pools/{pool}/mode", s.command(s.setMode))
 	}
 	guarded.Handle("POST /api/v1/endpoints/{address}/drain", s.command(s.drain(true)))

@@ -46,6 +46,9 @@ type fleet struct {
 	past  []router.PastDecision
 	calls []string
 	fails error
+
+	held     []router.HeldBlocks // of every endpoint
+	unlisted error
 }
 
 func newFleet() *fleet {
@@ -74,6 +77,8 @@ func (f *fleet) State() router.State {
 }
 
 func (f *fleet) Recent(n int) []router.PastDecision { return f.past[:min(n, len(f.past))] }
+
+func (f *fleet) Blocks(string, int) ([]router.HeldBlocks, error) { return f.held, f.unlisted }
 
 func (f *fleet) call(parts ...string) error {
 	f.mu.Lock()

@@ -83,8 +83,8 @@ func TestParseNodeReportsEveryProblem(t *testing.T) {
 		{"a router's file", state + head + "  endpoints: [{address: \"10.0.0.1:80\"}]\n", []string{
 			"n.yaml:3: pools[0].engines: at least one engine is needed", "n.yaml:5: pools[0].endpoints: unknown key",
 		}},
-		{"misspelt", state + "windw: 1ms\n" + head + "  engines: [{addres: x}]\n", []string{
-			`n.yaml:2: windw: unknown key, did you mean "window"?`, `n.yaml:6: pools[0].engines[0].addres: unknown key, did you mean "address"?`, "n.yaml:6: pools[0].engines[0].address: \"\" is neither",
+		{"misspelt", state + "windw: 1ms\n" + head + "  engines: [{address: \":80\", draim: true}]\n", []string{
+			`n.yaml:2: windw: unknown key, did you mean "window"?`, `n.yaml:6: pools[0].engines[0].draim: unknown key, did you mean "drain"?`,
 		}},
 		{"no state folder", pool, []string{"n.yaml:4: pools[0].engines[0].events.listen: auto needs state_dir"}},
 		{"ranges", state + "warmup: 2m\nwindow: 2s\nwindow_keys: 1\nmax_blocks: 1\nprobe: {interval: 1ms}\nscrape: {interval: 1ms, profile: tgi, labels: [a=b, c]}\n" + pool, []string{

@@ -156,7 +156,7 @@ func TestSites(t *testing.T) {
 		next += s.Ports()
 		silent = append(silent, s.Pools[0].Silent)
 	}
-	if diff := cmp.Diff([]bool{false, true, true}, silent); diff != "" || ports(all) != 25 {
+	if diff := cmp.Diff([]bool{false, true, true}, silent); diff != "" || ports(all) != 29 {
 		t.Errorf("%d ports; engines without events (-want +got):\n%s", ports(all), diff)
 	}
 }

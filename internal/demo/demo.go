@@ -26,6 +26,7 @@ type Options struct {
 const (
 	model   = "sim"
 	engines = 4
+	nodes   = 2
 	maxWait = 2 * time.Minute // for all arms together
 )
 
@@ -69,8 +70,8 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 	workload := defaultWorkload.sized(o.Size)
 	script := workload.script()
 	total := workload.requests()
-	fmt.Fprintf(o.Out, "kvsteer demo: %d simulated engines behind Envoy %s; %d requests in %d conversations of %d tenants, sent %d times\n",
-		engines, version, total, workload.Conversations, workload.Tenants, len(sites))
+	fmt.Fprintf(o.Out, "kvsteer demo: %d simulated engines, followed by %d nodes, behind Envoy %s; %d requests in %d conversations of %d tenants, sent %d times\n",
+		engines, nodes, version, total, workload.Conversations, workload.Tenants, len(sites))
 
 	limit, cancel := context.WithTimeoutCause(ctx, maxWait, fmt.Errorf("the demo took longer than %s", maxWait))
 	defer cancel()
@@ -119,7 +120,7 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 
 // explanation stands below the table.
 const explanation = `
-kvsteer            the engines publish what they cache: prompts are matched exactly
+kvsteer            the engines publish what they cache to two kvsteer nodes, which tell the router: prompts are matched exactly
 no-engine-changes  kvsteer with engines as they are: prompts are matched by their text against what was sent where
 round-robin        Envoy alone
 Prompt tokens from cache are the engines' own report. Each arm had engines of its own that started empty.
@@ -137,7 +138,7 @@ func sites(port int, version string) []armSite {
 	silent := pool
 	silent.Silent = true
 	all := []armSite{
-		{"kvsteer", lab.SiteOptions{Name: "kvsteer", Pools: []lab.PoolOptions{pool}, EnvoyVersion: version}},
+		{"kvsteer", lab.SiteOptions{Name: "kvsteer", Nodes: nodes, Pools: []lab.PoolOptions{pool}, EnvoyVersion: version}},
 		{"no-engine-changes", lab.SiteOptions{Name: "silent", Pools: []lab.PoolOptions{silent}, EnvoyVersion: version}},
 		{"round-robin", lab.SiteOptions{Name: "round-robin", Pools: []lab.PoolOptions{silent}, RoundRobin: true}},
 	}
@@ -181,14 +182,19 @@ func keep(ctx context.Context, out io.Writer, s *lab.Site, dir string) error {
 The steered site is running until Ctrl-C:
   send requests here    %s/v1/chat/completions  (model %q)
   router metrics        %s/metrics
+  node metrics          %s/metrics  (and of the other one %s/metrics)
   Envoy's statistics    %s/stats?filter=ext_proc
   first engine          http://%s/metrics
   access log            %s
   configurations        %s
-`, s.URL, model, s.RouterAdmin, s.EnvoyAdmin, s.Engines[0].Address, s.AccessLog, filepath.Join(dir, "kvsteer-*.yaml"))
+`, s.URL, model, s.RouterAdmin, s.Nodes[0].Admin, s.Nodes[1].Admin, s.EnvoyAdmin, s.Engines[0].Address, s.AccessLog, filepath.Join(dir, "kvsteer-*.yaml"))
 	select {
 	case <-ctx.Done():
 		return nil
+	case <-s.Nodes[0].Ended():
+		return fmt.Errorf("a node ended; the end of its log:\n%s", s.Nodes[0].Tail())
+	case <-s.Nodes[1].Ended():
+		return fmt.Errorf("a node ended; the end of its log:\n%s", s.Nodes[1].Tail())
 	case <-s.Envoy.Ended():
 		return fmt.Errorf("the proxy ended; the end of its log:\n%s", s.Envoy.Tail())
 	case <-s.Router.Ended():

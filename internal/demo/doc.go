@@ -1,5 +1,5 @@
 // Package demo shows what kvsteer does: the same chat traffic through a real Envoy three times, over simulated engines: steered by the engines'
-// events, steered without any event as on engines that nobody has changed, and round robin. It prints the figures that the engines and the clients
+// events, which two nodes follow, steered without any event as on engines that nobody has changed, and round robin. It prints the figures that the engines and the clients
 // report.
 //
 // The workload is several tenants, each with a long system prompt of its own, whose users hold conversations of several turns:

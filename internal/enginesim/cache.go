@@ -11,6 +11,7 @@ type block struct {
 	refs   int32
 	cached bool // digest is valid: the block is full and can be hit
 	digest blockhash.Digest
+	link   *link // what the digest is of; nil in tests of the cache alone
 
 	prevFree, nextFree int32 // free list; meaningful while refs is 0
 	prevCopy, nextCopy int32 // ring of the blocks with the same digest, oldest first from the map; meaningful while cached

@@ -22,6 +22,8 @@
 // Tests can have batches lost ([Engine.LoseBatches]), connections cut ([Engine.CutConnections]) and long replays with a hole as vLLM up to
 // 0.32 gives them ([Events].ReplayLimit).
 //
+// GET /sim/blocks?pool=NAME lists what prompts could hit in the caches, as fingerprints of a pool: tests compare it with what a router believes.
+//
 // Not simulated: sampling parameters, log probabilities, tool calls in answers, multimodal input, report modes,
 // offload tiers.
 //

@@ -105,7 +105,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if e.opts.CertFile != "" {
 		serve = func(l net.Listener) error { return server.ServeTLS(l, e.opts.CertFile, e.opts.KeyFile) }
 	}
-	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := serve(idleListener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("engine: serve %s: %w", l.Addr(), err)
 	}
 	return nil

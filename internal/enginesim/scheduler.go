@@ -167,6 +167,7 @@ func (s *scheduler) allocate(q *sequence, hits []int32, n int) bool {
 	if full := total / s.blockSize; full > q.stored {
 		for i := q.stored; i < full; i++ {
 			s.cache.store(q.blocks[i], q.digests[i])
+			s.cache.blocks[q.blocks[i]].link = q.links[i]
 		}
 		s.cache.events = append(s.cache.events, q.event(q.stored, full, s.blockSize))
 		q.stored = full

@@ -31,6 +31,7 @@ type sequence struct {
 	tokens  []uint32 // prompt, then generated; only appended to
 	prompt  int      // tokens in the prompt
 	digests []blockhash.Digest
+	links   []*link // one for each digest
 
 	blocks   []int32 // holding the first computed tokens, and room for those of the step in progress
 	stored   int     // leading blocks that have their digest
@@ -80,8 +81,9 @@ func newHasher(o *Options) *hasher {
 	return h
 }
 
-// extend brings s.digests up to the full blocks of s.tokens.
+// extend brings s.digests and s.links up to the full blocks of s.tokens.
 func (h *hasher) extend(s *sequence) {
+	defer h.extendLinks(s)
 	full := len(s.tokens) / h.blockSize
 	if len(s.digests) >= full {
 		return

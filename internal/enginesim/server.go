@@ -44,6 +44,7 @@ func (e *Engine) handler() http.Handler {
 	if e.opts.Events.Format == Map {
 		mux.HandleFunc("/kv_event_sources", get(func(w http.ResponseWriter) { writeJSON(w, http.StatusOK, e.eventSources()) }))
 	}
+	mux.HandleFunc("/sim/blocks", e.truth)
 	mux.Handle("/metrics", promhttp.HandlerFor(e.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { detail(w, http.StatusNotFound) })
 	return e.authorized(mux)

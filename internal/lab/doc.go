@@ -1,4 +1,4 @@
-// Package lab runs a whole kvsteer site on loopback as child processes: simulated engines, routers and real Envoys. The demo
+// Package lab runs a whole kvsteer site on loopback as child processes: simulated engines, nodes, routers and real Envoys. The demo
 // shows one to people, the end-to-end tests break one on purpose.
 //
 // A Lab owns every process it starts. Close ends them all at once, and on Linux the kernel ends them when the lab's own

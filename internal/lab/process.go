@@ -95,6 +95,12 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
+// Pause stops the process as a hang would.
+func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
+
 // Kill ends the process at once, as a crash would, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()

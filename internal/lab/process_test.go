@@ -224,6 +224,9 @@ func TestSitePorts(t *testing.T) {
 	if got := (SiteOptions{Routers: 2, Pools: []PoolOptions{{Engines: 2, Replay: true, Ranks: 3}, {Engines: 1, Silent: true}}}).Ports(); got != 6+2*7+1 {
 		t.Errorf("%d ports, want 21", got)
 	}
+	if got := (SiteOptions{Nodes: 3, Pools: []PoolOptions{{Engines: 6, Replay: true}}}).Ports(); got != 3+2*3+3*6 {
+		t.Errorf("%d ports, want 27", got)
+	}
 	if got := o.Ports(); got != 3+2*5 {
 		t.Errorf("%d ports, want 13", got)
 	}

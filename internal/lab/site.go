@@ -8,14 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
 // startTimeout bounds the start of one process: long enough for a loaded machine, short enough to be told.
 const startTimeout = 30 * time.Second
 
-// SiteOptions describes one site: pools of engines, a router and an Envoy before them.
+// SiteOptions describes one site: pools of engines, nodes that follow them, a router and an Envoy before them.
 type SiteOptions struct {
 	Name         string // prefix of file and process names, "" for the only site
 	Pools        []PoolOptions
@@ -24,7 +23,9 @@ type SiteOptions struct {
 	RouterConfig string // further top-level lines of the router's configuration
 	EnvoyConfig  string // further keys of its envoy section, such as "message_timeout: 5s"
 	RoundRobin   bool   // no router: Envoy alone spreads the requests round robin
-	Routers      int    // routers behind the Envoy, each with events of its own: all engines must be dialled; 0 stands for 1
+	Routers      int    // routers behind the Envoy; 0 stands for 1. Without nodes each has events of its own: all engines must be dialled
+	Nodes        int    // kvsteer node processes, over which the engines are spread in turn; with 0 the routers follow the engines themselves
+	NodeConfig   string // further top-level lines of the nodes' configurations
 
 	// Foreign is an Envoy configuration of somebody else's, to which the pieces of kvsteer envoy --filter-only are added. The words
 	// LISTEN_PORT, ADMIN_PORT, ACCESS_LOG and ENGINES (a list of endpoints, at localhost) in it are replaced, and those in Replace.
@@ -67,6 +68,7 @@ type Site struct {
 	AccessLog   string // path of Envoy's access log
 	Config      string // path of the router's configuration
 	Engines     []*Engine
+	Nodes       []*Node
 	Router      *Process // the first one
 	Routers     []*Router
 	Envoy       *Process
@@ -101,6 +103,7 @@ func (o SiteOptions) runs() []int {
 	if o.Routers > 1 {
 		n += 2*o.Routers - 1
 	}
+	n += 2 * o.Nodes
 	runs := slices.Repeat([]int{1}, n)
 	for _, p := range o.Pools {
 		for range p.Engines {
@@ -116,7 +119,7 @@ func (o SiteOptions) runs() []int {
 	return runs
 }
 
-// StartSite starts engines, router and Envoy, and returns when each answers.
+// StartSite starts engines, nodes, routers and Envoy, and returns when each answers.
 func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 	if socket := l.socket(o); !o.RoundRobin && len(socket) > maxSocketPath {
 		return nil, fmt.Errorf("the path of the router's socket, %s, has %d bytes, and a Unix socket takes %d: choose a shorter folder (TMPDIR)",
@@ -142,6 +145,11 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 				Config: l.file(o, fmt.Sprintf("kvsteer-%d.yaml", i)),
 			})
 		}
+	}
+	for i := range o.Nodes {
+		s.Nodes = append(s.Nodes, &Node{
+			lab: l, name: fmt.Sprintf("%snode-%d", prefix(o), i), Addr: address(), Admin: "http://" + address(), Config: l.file(o, fmt.Sprintf("node-%d.yaml", i)),
+		})
 	}
 	first := s.Routers[0]
 	s.RouterAddr, s.Config = first.Addr, first.Config
@@ -175,7 +183,11 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 					keys += fmt.Sprintf(", ranks: %d", p.Ranks)
 					e.argv = append(e.argv, "--ranks", strconv.Itoa(p.Ranks))
 				}
-				fmt.Fprintf(&pools, "    events: {%s}\n", keys)
+				if o.Nodes > 0 {
+					s.Nodes[len(s.Engines)%o.Nodes].follow(e, p, keys)
+				} else {
+					fmt.Fprintf(&pools, "    events: {%s}\n", keys)
+				}
 				if p.Relay {
 					if e.Relay, err = l.StartRelay(strings.TrimPrefix(events, "tcp://")); err != nil {
 						return nil, err
@@ -205,6 +217,14 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 			return nil, err
 		}
 	}
+	for _, n := range s.Nodes {
+		if err := n.writeConfig(o.NodeConfig); err != nil {
+			return nil, err
+		}
+		if err := n.Start(ctx); err != nil {
+			return nil, err
+		}
+	}
 	further := o.EnvoyConfig
 	if o.Routers > 1 {
 		var addrs []string
@@ -215,7 +235,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 	}
 	config := func(listen string, r *Router) []byte {
 		return fmt.Appendf(nil, "listen: %s\nadmin: {listen: %q, write: true}\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
-			listen, strings.TrimPrefix(r.Admin, "http://"), o.RouterConfig, envoyListen, envoyAdmin, further, pools.String())
+			listen, strings.TrimPrefix(r.Admin, "http://"), strings.TrimLeft(o.RouterConfig+"\n"+watched(s.Nodes), "\n"), envoyListen, envoyAdmin, further, pools.String())
 	}
 	for _, r := range s.Routers {
 		if err := os.WriteFile(r.Config, config(r.Addr, r), 0o644); err != nil {
@@ -301,7 +321,7 @@ func (r *Router) Start(ctx context.Context) error {
 }
 
 // Pause stops the router's process as a hang would.
-func (s *Site) Pause() error { return s.Router.Signal(syscall.SIGSTOP) }
+func (s *Site) Pause() error { return s.Router.Pause() }
 
 // Resume lets a paused router go on.
-func (s *Site) Resume() error { return s.Router.Signal(syscall.SIGCONT) }
+func (s *Site) Resume() error { return s.Router.Resume() }

@@ -72,6 +72,8 @@ type inbox struct {
 	begun   map[uint32]bool        // numbers whose blocks have begun to come
 	former  map[uint32]bool        // numbers that were announced before the last time
 
+	parted map[string]time.Time // routers that the node has lost, or that were lost with it: until when they heard what it was told
+
 	held      map[sourceName]*heldSource
 	stales    int               // of them
 	endpoints map[string]string // of accepted replicas, by their name with the node
@@ -87,7 +89,7 @@ func newInbox(n *watched) *inbox {
 	r := n.r
 	return &inbox{
 		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
-		metrics: n.metrics, held: map[sourceName]*heldSource{}, endpoints: map[string]string{},
+		metrics: n.metrics, held: map[sourceName]*heldSource{}, parted: map[string]time.Time{}, endpoints: map[string]string{},
 	}
 }
 
@@ -118,9 +120,9 @@ func (r *inbox) apply(m *feedpb.NodeMessage, now time.Time) error {
 	case *feedpb.NodeMessage_Loads:
 		return r.load(m.Loads)
 	case *feedpb.NodeMessage_Peers:
-		return r.meet(m.Peers)
+		return r.meet(m.Peers, now)
 	case *feedpb.NodeMessage_Charges:
-		return r.charges(m.Charges)
+		return r.charges(m.Charges, now)
 	case *feedpb.NodeMessage_Record:
 		return r.record(m.Record)
 	}
@@ -550,6 +552,7 @@ func (r *inbox) lost(heard, now time.Time) {
 	for _, s := range r.held {
 		s.cut(heard)
 	}
+	r.part(nil, heard)
 	r.origins.set(r.n, nil)
 	r.n.alone.Store(false)
 	r.tick(now)

@@ -2,6 +2,8 @@ package feed
 
 import (
 	"cmp"
+	"slices"
+	"time"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
 )
@@ -43,18 +45,59 @@ func (r *inbox) load(m *feedpb.Loads) error {
 }
 
 // meet takes over who else watches the node.
-func (r *inbox) meet(m *feedpb.Peers) error {
+func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	all, err := readAll("peers", m.GetInstances(), maxPeers, func(i string) (string, error) { return i, short("instance", i, maxInstance) })
 	if err != nil {
 		return err
 	}
+	r.part(all, now)
 	r.origins.set(r.n, all)
 	r.n.alone.Store(r.origins.count(r.n) == 0)
+	var since time.Time
+	for _, i := range all {
+		at, back := r.parted[i]
+		if back && (since.IsZero() || at.Before(since)) {
+			since = at
+		}
+		delete(r.parted, i)
+	}
+	if !since.IsZero() {
+		r.n.out.again(since.Add(-partSlack))
+	}
 	return nil
 }
 
+// partSlack is how long a router may have heard nothing any more when its end is seen: a node's queue for it, and a silence that is long enough.
+const partSlack = 5 * time.Second
+
+// part notes which of the node's peers are not among these any more. Few come back: another life of a router is another instance.
+func (r *inbox) part(stay []string, at time.Time) {
+	stays := make(map[string]bool, len(stay))
+	for _, i := range stay {
+		stays[i] = true
+	}
+	for _, i := range r.origins.of(r.n) {
+		if !stays[i] {
+			r.partOf(i, at)
+		}
+	}
+}
+
+func (r *inbox) partOf(instance string, at time.Time) {
+	if _, known := r.parted[instance]; !known && len(r.parted) >= maxPeers {
+		oldest := ""
+		for i, t := range r.parted {
+			if oldest == "" || t.Before(r.parted[oldest]) {
+				oldest = i
+			}
+		}
+		delete(r.parted, oldest)
+	}
+	r.parted[instance] = at
+}
+
 // charges passes on what another router has sent to endpoints of this node. A node cannot tell of others' endpoints, and not twice of one charge.
-func (r *inbox) charges(m *feedpb.Charges) error {
+func (r *inbox) charges(m *feedpb.Charges, now time.Time) error {
 	origin := m.GetInstance()
 	made, err := readAll("charges", m.GetMade(), maxCharges, chargeOf)
 	released, err2 := readAll("releases", m.GetReleased(), maxCharges, releaseOf)
@@ -68,6 +111,9 @@ func (r *inbox) charges(m *feedpb.Charges) error {
 		return nil
 	case m.GetGone():
 		defer r.origins.drop(r.n, origin)
+		if slices.Contains(r.origins.of(r.n), origin) {
+			r.partOf(origin, now)
+		}
 	case !r.origins.add(r.n, origin):
 		r.metrics.charge(chargeDropped, len(made))
 		return nil

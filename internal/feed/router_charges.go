@@ -14,6 +14,7 @@ const (
 	maxRecords  = 1024                 // records that wait for one node; beyond, none is taken
 	maxBatch    = 256                  // charges and releases in one message
 	batchDelay  = 5 * time.Millisecond // that the first of a batch waits for others
+	maxEnded    = 4096                 // releases that can be said again; beyond, the oldest are forgotten
 	maxOpen     = 1 << 16              // open charges of this router whose node is known for sure
 )
 
@@ -111,6 +112,7 @@ type outbox struct {
 	passed   uint64                  // charges that stood before charges[0], since the start
 	made     map[decisionName]uint64 // where a charge stands, counted from the start
 	released []decisionName          // oldest first
+	ended    []endedCharge           // whose releases were sent, the oldest first, at most twice maxEnded
 	records  []*feedpb.Record
 	wake     chan struct{} // holds one when something was put in
 }
@@ -118,6 +120,12 @@ type outbox struct {
 type waitingCharge struct {
 	name   decisionName
 	charge *feedpb.Charge // nil: it ended before it was sent
+}
+
+// endedCharge is a charge whose release was sent.
+type endedCharge struct {
+	name decisionName
+	at   time.Time
 }
 
 func newOutbox(m *routerSeries, lost func(decisionName)) *outbox {
@@ -207,6 +215,7 @@ func (o *outbox) batch() *feedpb.Charges {
 	n := min(maxBatch-len(c.Made), len(o.released))
 	for _, name := range o.released[:n] {
 		c.Released = append(c.Released, &feedpb.Release{Pool: name.pool, Number: name.number})
+		o.endedLocked(name)
 	}
 	if o.released = o.released[n:]; len(o.released) == 0 {
 		o.released = nil
@@ -215,6 +224,31 @@ func (o *outbox) batch() *feedpb.Charges {
 		return nil
 	}
 	return c
+}
+
+func (o *outbox) endedLocked(name decisionName) {
+	if len(o.ended) == 2*maxEnded {
+		o.ended = append(o.ended[:0], o.ended[maxEnded:]...)
+	}
+	o.ended = append(o.ended, endedCharge{name, time.Now()})
+}
+
+// again has the releases sent once more that were sent since a time, the last maxEnded of them. It is for a router that the node had lost: what a node
+// is told for one that is not connected is not kept, and a charge that is never released lives until it expires.
+func (o *outbox) again(since time.Time) {
+	o.mu.Lock()
+	from := max(0, len(o.ended)-maxEnded)
+	for from < len(o.ended) && o.ended[from].at.Before(since) {
+		from++
+	}
+	for _, e := range o.ended[from:] {
+		if len(o.released) < maxReleases {
+			o.released = append(o.released, e.name)
+		}
+	}
+	o.ended = o.ended[:from]
+	o.mu.Unlock()
+	o.poke()
 }
 
 // takeRecord takes the oldest record, nil when there is none.

@@ -104,6 +104,19 @@ func (o *origins) dropLocked(n *watched, instance string) (gone bool) {
 	return true
 }
 
+// of returns the peers of a node.
+func (o *origins) of(n *watched) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var peers []string
+	for instance, nodes := range o.nodes {
+		if slices.Contains(nodes, n) {
+			peers = append(peers, instance)
+		}
+	}
+	return peers
+}
+
 // count is how many peers a node has.
 func (o *origins) count(n *watched) int {
 	o.mu.Lock()

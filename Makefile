@@ -54,13 +54,13 @@ dashboards-test: ## Run every query of the dashboard and the alerts on a real Pr
 	$(GO) test -tags dashboards -run '^TestDashboardsLive$$' -count 1 -v -timeout 10m $(ARGS) ./deploy
 
 lint: ## Check format, vet and lint
-	@unformatted="$$($(TOOLS) gofumpt -l $$(git ls-files '*.go'))"; \
+	@unformatted="$$($(TOOLS) gofumpt -l $$(git ls-files '*.go' ':!*.pb.go'))"; \
 	if [ -n "$$unformatted" ]; then echo "not formatted (make format):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(TOOLS) golangci-lint run ./...
 
 format: ## Format the code
-	$(TOOLS) gofumpt -w $$(git ls-files '*.go')
+	$(TOOLS) gofumpt -w $$(git ls-files '*.go' ':!*.pb.go')
 
 bench: ## Run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem $(ARGS) ./internal/... ./kvindex ./subscriber ./extproc

@@ -68,8 +68,13 @@ func TestPlanOfNodeByAddress(t *testing.T) {
 		endpoint, want string // "" is refused
 		node           bool
 	}{
-		{":8001", ":8001", true}, {"127.0.0.1:8001", ":8001", true}, {"127.0.0.1:8002", "127.0.0.1:8002", true}, {"10.0.0.1:8003", "10.0.0.1:8003", true},
-		{"127.0.0.1:8003", "", true}, {":8002", "", true}, {"127.0.0.1:8001", "", false},
+		{":8001", ":8001", true},
+		{"127.0.0.1:8001", ":8001", true},
+		{"127.0.0.1:8002", "127.0.0.1:8002", true},
+		{"10.0.0.1:8003", "10.0.0.1:8003", true},
+		{"127.0.0.1:8003", "", true},
+		{":8002", "", true},
+		{"127.0.0.1:8001", "", false},
 	}
 	for _, tt := range tests {
 		engines, err := Plan(ofNode(), Options{Node: tt.node, Endpoint: tt.endpoint})

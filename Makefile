@@ -2,6 +2,7 @@
 
 GO      ?= go
 ARGS    ?=
+IMAGE   ?= docker.io/library/kvsteer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 TOOLS   := $(GO) tool -modfile=tools/go.mod
 
@@ -13,7 +14,7 @@ BENCH        ?= .
 BENCH_TIME   ?= 1s
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-vllm test dashboards-test lint bench fuzz soak format generate proto clean
+.PHONY: help build image demo demo-vllm test dashboards-test lint bench fuzz soak format generate proto clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +22,16 @@ help: ## List the targets
 
 build: ## Build the static binary bin/kvsteer
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kvsteer ./cmd/kvsteer
+
+# For a release build from its tag: the digest depends on the commit, its date and the version alone.
+image: ## Build the container image for amd64 and arm64 into bin/image, without Docker
+	@for arch in amd64 arm64; do \
+	  CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" \
+	    -o bin/image/linux-$$arch/kvsteer ./cmd/kvsteer || exit 1; \
+	done; \
+	$(GO) -C deploy/image run . --name "$(IMAGE)" --version "$(VERSION)" --revision "$$(git rev-parse HEAD 2>/dev/null)" \
+	  --date "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)}" --out ../../bin/image \
+	  --binary linux/amd64=../../bin/image/linux-amd64/kvsteer --binary linux/arm64=../../bin/image/linux-arm64/kvsteer
 
 demo: build ## Show kvsteer on a real Envoy with simulated engines, beside round robin (about a minute)
 	@envoy="$$(scripts/envoy.sh)" && exec env ENVOY="$$envoy" bin/kvsteer demo $(ARGS)
@@ -31,10 +42,11 @@ demo-vllm: build ## Show kvsteer on two real vLLM engines on CPU (first time: so
 
 test: build ## Run all tests with the race detector, end-to-end tests on real Envoys included
 	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_ENVOY_1_37="$$(scripts/envoy.sh 1.37.0)" && \
-	KVSTEER_PROMTOOL="$$(scripts/prometheus.sh)/promtool" && \
-	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 KVSTEER_PROMTOOL && \
+	KVSTEER_PROMTOOL="$$(scripts/prometheus.sh)/promtool" && KVSTEER_SYSTEMD_ANALYZE="$$(scripts/systemd.sh)" && \
+	KVSTEER_KUBERNETES_VALIDATE="$$(scripts/kubernetes.sh)" && \
+	export KVSTEER_ENVOY_1_40 KVSTEER_ENVOY_1_37 KVSTEER_PROMTOOL KVSTEER_SYSTEMD_ANALYZE KVSTEER_KUBERNETES_VALIDATE && \
 	$(GO) vet ./... && $(GO) test -race -p 1 -timeout $(TEST_TIMEOUT) $(ARGS) ./... && \
-	$(GO) -C deploy/schema test ./...
+	$(GO) -C deploy/schema test ./... && $(GO) -C deploy/image test ./...
 
 dashboards-test: ## Run every query of the dashboard and the alerts on a real Prometheus that reads a running site (a minute)
 	@KVSTEER_ENVOY_1_40="$$(scripts/envoy.sh 1.40.0)" && KVSTEER_PROMETHEUS="$$(scripts/prometheus.sh)/prometheus" && \
@@ -73,4 +85,4 @@ proto: ## Generate the code of the protocol between nodes and routers (needs pro
 	scripts/proto.sh
 
 clean: ## Remove what the targets built and fetched
-	rm -rf bin .envoy .prometheus
+	rm -rf bin .envoy .prometheus .kubernetes .systemd

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -55,7 +56,8 @@ type service struct {
 			Address string `yaml:"ipv4_address"`
 		} `yaml:"site"`
 	} `yaml:"networks"`
-	Privileged bool `yaml:"privileged"`
+	Privileged bool   `yaml:"privileged"`
+	Grace      string `yaml:"stop_grace_period"`
 }
 
 func (s service) address() string { return s.Networks.Site.Address }
@@ -79,7 +81,7 @@ func compose(t *testing.T) composeFile {
 	if err := yaml.Unmarshal([]byte(read(t, "compose/compose.yaml")), &c); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Services) != 6 {
+	if len(c.Services) != 9 {
 		t.Fatalf("%d services", len(c.Services))
 	}
 	return c
@@ -131,63 +133,123 @@ func TestComposeNetwork(t *testing.T) {
 	}
 }
 
-// TestComposeRouter holds that the router's configuration is good and agrees with the services.
-func TestComposeRouter(t *testing.T) {
+// composeRouters are the routers, which share their configuration.
+var composeRouters = []string{"router-1", "router-2"}
+
+// TestComposeRouters holds that the routers' configuration is good and agrees with the services.
+func TestComposeRouters(t *testing.T) {
 	c := compose(t)
-	router := c.Services["kvsteer"]
-	if got := router.Command; len(got) != 3 || got[0] != "serve" || got[1] != "--config" {
-		t.Fatalf("command %q", got)
-	}
-	file := router.mount(t, router.Command[2])
+	const file = "compose/kvsteer.yaml"
 	cfg, err := config.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key, value := range map[string]string{"listen": cfg.Listen, "admin.listen": cfg.Admin.Listen} {
-		if host, _, _ := strings.Cut(value, ":"); host != router.address() {
-			t.Errorf("%s: %s is not the router's address %s", key, value, router.address())
+	var routers []string
+	for _, name := range composeRouters {
+		s := c.Services[name]
+		if got := s.Command; len(got) != 3 || got[0] != "serve" || got[1] != "--config" || s.mount(t, got[2]) != file {
+			t.Fatalf("%s: command %q", name, got)
 		}
+		routers = append(routers, s.address()+cfg.Listen[strings.LastIndex(cfg.Listen, ":"):])
+		if grace, err := time.ParseDuration(s.Grace); err != nil || grace < time.Duration(cfg.Notice)+time.Duration(cfg.Drain)+5*time.Second {
+			t.Errorf("%s is killed after %q: %v", name, s.Grace, err)
+		}
+	}
+	if !slices.Equal(cfg.Envoy.Routers, routers) {
+		t.Errorf("envoy.routers %q, the routers are at %q", cfg.Envoy.Routers, routers)
 	}
 	if cfg.Envoy.Admin != "127.0.0.1:9901" || !strings.HasSuffix(cfg.Envoy.Listen, ":8080") || cfg.Envoy.Version != "1.40.0" ||
 		!strings.HasSuffix(c.Services["envoy"].Image, ":v"+cfg.Envoy.Version) {
 		t.Errorf("envoy section %+v, image %s", cfg.Envoy, c.Services["envoy"].Image)
 	}
-	var engines []string
-	for _, name := range []string{"engine-1", "engine-2"} {
-		e := c.Services[name]
-		engines = append(engines, e.address()+":8000", "tcp://"+e.address()+":5557")
-		for flag, want := range map[string]string{"--listen": e.address() + ":8000", "--events-bind": "tcp://" + e.address() + ":5557", "--model": cfg.Pools[0].Models[0]} {
-			if i := slices.Index(e.Command, flag); e.Command[0] != "engine" || i < 0 || e.Command[i+1] != want {
-				t.Errorf("%s: command %q, want %s %s", name, e.Command, flag, want)
-			}
-		}
-	}
-	var endpoints []string
-	for _, e := range cfg.Pools[0].Endpoints {
-		endpoints = append(endpoints, e.Address, e.Events.Dial)
-	}
-	if !slices.Equal(endpoints, engines) {
-		t.Errorf("endpoints %q, engines %q", endpoints, engines)
-	}
-
-	// The command itself checks a copy in which the token's path is this host's.
-	token := router.mount(t, cfg.Admin.TokenFile)
-	full, err := filepath.Abs(token)
-	if err != nil {
-		t.Fatal(err)
-	}
-	copied := filepath.Join(t.TempDir(), "kvsteer.yaml")
-	if err := os.WriteFile(copied, []byte(strings.ReplaceAll(read(t, file), cfg.Admin.TokenFile, full)), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out := run(t, ".", kvsteer(t), "serve", "--check", "--config", copied); !strings.Contains(out, "is good: 1 pool, 2 endpoints") || strings.Contains(out, "note:") {
+	token := c.Services["router-1"].mount(t, cfg.Admin.TokenFile)
+	if out := run(t, ".", kvsteer(t), "serve", "--check", "--config", onHost(t, file, cfg.Admin.TokenFile, token)); !strings.Contains(out, "is good: 1 pool, 2 endpoints") || strings.Contains(out, "note:") {
 		t.Errorf("serve --check says:\n%s", out)
 	}
 	// A router that prometheus may read has its token.
 	prometheus := c.Services["prometheus"]
 	if got := prometheus.mount(t, "/etc/prometheus/kvsteer.token"); got != token {
-		t.Errorf("Prometheus has the token %s, the router %s", got, token)
+		t.Errorf("Prometheus has the token %s, the routers %s", got, token)
 	}
+}
+
+// TestComposeNodes holds that each engine has a node in its network, to which it connects, and that the routers look for both.
+func TestComposeNodes(t *testing.T) {
+	c := compose(t)
+	cfg, err := config.Load("compose/kvsteer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "compose/node.yaml"
+	var node struct {
+		Listen string `yaml:"listen"`
+		Admin  struct {
+			Token string `yaml:"token_file"`
+		} `yaml:"admin"`
+		Pools []struct {
+			Name    string   `yaml:"name"`
+			Models  []string `yaml:"models"`
+			Engines []struct {
+				Address string `yaml:"address"`
+				Events  struct{ Listen, Replay string }
+			} `yaml:"engines"`
+		} `yaml:"pools"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, file)), &node); err != nil {
+		t.Fatal(err)
+	}
+	pool, engine := node.Pools[0], node.Pools[0].Engines[0]
+	if pool.Name != cfg.Pools[0].Name || !slices.Equal(pool.Models, cfg.Pools[0].Models) {
+		t.Errorf("pool %s %q of the nodes, %s %q of the routers", pool.Name, pool.Models, cfg.Pools[0].Name, cfg.Pools[0].Models)
+	}
+	var endpoints, nodes []string
+	for _, n := range []string{"1", "2"} {
+		e, s := c.Services["engine-"+n], c.Services["node-"+n]
+		endpoints = append(endpoints, e.address()+engine.Address)
+		nodes = append(nodes, e.address()+node.Listen[strings.LastIndex(node.Listen, ":"):])
+		for flag, want := range map[string]string{
+			"--listen": "0.0.0.0" + engine.Address, "--events-connect": engine.Events.Listen, "--replay-bind": engine.Events.Replay, "--model": pool.Models[0],
+		} {
+			if i := slices.Index(e.Command, flag); e.Command[0] != "engine" || i < 0 || e.Command[i+1] != want {
+				t.Errorf("engine-%s: command %q, want %s %s", n, e.Command, flag, want)
+			}
+		}
+		if s.NetworkMode != "service:engine-"+n || s.Command[0] != "node" || s.mount(t, s.Command[2]) != file || s.mount(t, node.Admin.Token) != c.Services["router-1"].mount(t, cfg.Admin.TokenFile) {
+			t.Errorf("node-%s: %+v", n, s)
+		}
+	}
+	var known []string
+	for _, e := range cfg.Pools[0].Endpoints {
+		known = append(known, e.Address)
+	}
+	if !slices.Equal(known, endpoints) {
+		t.Errorf("endpoints %q, engines %q", known, endpoints)
+	}
+	known = nil
+	for _, n := range cfg.Nodes {
+		known = append(known, n.Address)
+	}
+	if !slices.Equal(known, nodes) {
+		t.Errorf("nodes %q, they are at %q", known, nodes)
+	}
+	token := c.Services["node-1"].mount(t, node.Admin.Token)
+	if out := run(t, ".", kvsteer(t), "node", "--check", "--config", onHost(t, file, node.Admin.Token, token)); !strings.Contains(out, "is good") {
+		t.Errorf("node --check says:\n%s", out)
+	}
+}
+
+// onHost is a copy of a configuration in which the token's path is this host's.
+func onHost(t *testing.T, file, path, token string) string {
+	t.Helper()
+	full, err := filepath.Abs(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), filepath.Base(file))
+	if err := os.WriteFile(copied, []byte(strings.ReplaceAll(read(t, file), path, full)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return copied
 }
 
 // TestComposeEnvoy holds that Envoy's configuration is what kvsteer envoy prints, and that Envoy takes it.
@@ -226,7 +288,13 @@ func TestComposePrometheus(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := read(t, "compose/prometheus.yml")
-	want := []string{cfg.Admin.Listen, cfg.Envoy.Admin, "job_name: kvsteer", "metrics_path: /stats/prometheus"}
+	want := []string{cfg.Envoy.Admin, "job_name: kvsteer\n", "job_name: kvsteer-node", "metrics_path: /stats/prometheus"}
+	for _, name := range composeRouters {
+		want = append(want, c.Services[name].address()+":9003")
+	}
+	for _, n := range cfg.Nodes {
+		want = append(want, strings.TrimSuffix(n.Address, "9010")+"9011")
+	}
 	for _, e := range cfg.Pools[0].Endpoints {
 		want = append(want, e.Address)
 	}
@@ -331,7 +399,7 @@ func buildImage(dir string) (string, error) {
 // TestComposeImage holds that the image can run: nothing is missing in it, and it knows the commands of the services.
 func TestComposeImage(t *testing.T) {
 	c := compose(t)
-	build := c.Services["kvsteer"].Build
+	build := c.Services["router-1"].Build
 	if got := filepath.Join("compose", build.Context, build.Dockerfile); got != filepath.Join("..", "deploy", dockerfile) {
 		t.Errorf("the image is built from %s", got)
 	}
@@ -353,7 +421,7 @@ func TestComposeImage(t *testing.T) {
 	if needed, err := libraries.ImportedLibraries(); err != nil || len(needed) > 0 {
 		t.Errorf("an image from scratch has no libraries, and the binary needs %q: %v", needed, err)
 	}
-	for _, name := range []string{"engine-1", "engine-2", "kvsteer"} {
+	for _, name := range []string{"engine-1", "engine-2", "node-1", "node-2", "router-1", "router-2"} {
 		if s := c.Services[name]; s.Image != "kvsteer:compose" || s.Build != build {
 			t.Errorf("%s runs image %s built from %+v", name, s.Image, s.Build)
 		}

@@ -145,7 +145,7 @@ func TestRoomLife(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			withdrawn, rests, found, told := 0, 0, 0, 0
-			for seed := range uint64(3) {
+			for seed := range uint64(2) {
 				rnd := rand.New(rand.NewPCG(seed, uint64(20+i)))
 				e := newLifeEngine(kind, rnd)
 				sink := newCheckedSink(t)
@@ -218,7 +218,7 @@ func TestRoomLife(t *testing.T) {
 				}
 			}
 			t.Logf("%d blocks withdrawn, %d rests; of %d blocks that prompts found %d %% were announced", withdrawn, rests, found, 100*told/max(found, 1))
-			if withdrawn < 1000 || rests < 500 {
+			if withdrawn < 1000 || rests < 400 {
 				t.Error("nothing is tested")
 			}
 		})

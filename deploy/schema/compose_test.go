@@ -26,7 +26,7 @@ func TestCompose(t *testing.T) {
 	}
 	names := p.ServiceNames()
 	slices.Sort(names)
-	if got, want := strings.Join(names, " "), "engine-1 engine-2 envoy grafana kvsteer prometheus"; got != want {
+	if got, want := strings.Join(names, " "), "engine-1 engine-2 envoy grafana node-1 node-2 prometheus router-1 router-2"; got != want {
 		t.Errorf("services %s, want %s", got, want)
 	}
 	for name, s := range p.Services {

@@ -3,7 +3,11 @@ package feed
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
 	"github.com/kvsteer/kvsteer/subscriber"
@@ -97,7 +101,8 @@ func BenchmarkWindow(b *testing.B) {
 	}
 }
 
-// BenchmarkCopy is a router that joins a node with that many blocks, over a connection, until the end of the copy.
+// BenchmarkCopy is a router that joins a node with that many blocks, over a connection, until the end of the copy. What another router notices is
+// how long changes take to reach it meanwhile, beside the window.
 func BenchmarkCopy(b *testing.B) {
 	for _, held := range []int{1_000_000} {
 		b.Run(fmt.Sprintf("blocks=%d", held), func(b *testing.B) {
@@ -110,17 +115,42 @@ func BenchmarkCopy(b *testing.B) {
 			s.close()
 			n.announceOne(s)
 			address := serve(b, n)
+			ends := func(m *feedpb.NodeMessage) bool { return m.GetEnd() != nil }
+			other, _ := watch(b, dial(b, address), "other")
+			find(b, other, "end", ends)
+			stop, stopped := make(chan struct{}), make(chan []time.Duration)
+			go func() {
+				var lags []time.Duration
+				for key := range uint64(1 << 40) {
+					select {
+					case <-stop:
+						stopped <- lags
+						return
+					default:
+					}
+					begun := time.Now()
+					s.Store(subscriber.Any, []uint64{key})
+					s.close()
+					find(b, other, "delta", func(m *feedpb.NodeMessage) bool { return m.GetDelta() != nil })
+					lags = append(lags, time.Since(begun))
+				}
+			}()
 			client := dial(b, address)
 			bytes := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				w, stop := watch(b, client, "a")
+				w, leave := watch(b, client, "a")
 				find(b, w, "end", func(m *feedpb.NodeMessage) bool {
-					bytes += len(m.GetBlocks().GetKeys()) + len(m.GetBlocks().GetTiers())
-					return m.GetEnd() != nil
+					bytes += proto.Size(m)
+					return ends(m)
 				})
-				stop()
+				leave()
 			}
+			close(stop)
+			lags := <-stopped
+			slices.Sort(lags)
+			b.ReportMetric(float64(lags[len(lags)/2].Microseconds()), "µs-median-lag-of-another")
+			b.ReportMetric(float64(lags[len(lags)*99/100].Microseconds()), "µs-p99-lag-of-another")
 			b.ReportMetric(float64(bytes)/float64(b.N)/float64(held), "wire-bytes/block")
 			_, size := s.memory()
 			b.ReportMetric(float64(size)/float64(held), "ledger-bytes/block")

@@ -197,11 +197,11 @@ func TestAnnouncements(t *testing.T) {
 			check(t, proto.Unmarshal(m.data, &d))
 			switch k := d.GetMessage().(type) {
 			case *feedpb.NodeMessage_Replicas:
-				text := "replicas"
+				words := []string{"replicas"}
 				for _, r := range k.Replicas.GetReplicas() {
-					text += " " + r.GetEndpoint() + strings.Join(r.GetModels(), ",")
+					words = append(words, r.GetEndpoint()+strings.Join(r.GetModels(), ","))
 				}
-				all = append(all, text)
+				all = append(all, strings.Join(words, " "))
 			case *feedpb.NodeMessage_Begin:
 				all = append(all, "begin")
 			}
@@ -227,10 +227,10 @@ func TestAnnouncements(t *testing.T) {
 	})
 	expect("replicas :1 :4m�,"+strings.Repeat("ü", 128), "begin")
 	a.Close()
-	n.Announce([]Replica{first})
-	expect("replicas :1")
+	n.Announce([]Replica{first, {Endpoint: ":4", Pool: "chat", Sources: []uint32{b.Number()}}})
+	expect("replicas :1 :4")
 	moved := Replica{Endpoint: ":5", Pool: "chat", Sources: []uint32{b.Number()}}
-	n.Announce([]Replica{moved})
+	n.Announce([]Replica{moved}) // the same blocks, of another engine to routers
 	expect("replicas :5", "begin")
 	for range 9000 {
 		moved.Adapters = append(moved.Adapters[:min(len(moved.Adapters), maxAdapters-1)], Adapter{Name: strings.Repeat("x", 250), Path: strings.Repeat("y", 4000)})

@@ -52,7 +52,6 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	}
 	r.part(all, now)
 	r.origins.set(r.n, all)
-	r.n.alone.Store(r.origins.count(r.n) == 0)
 	var since time.Time
 	for _, i := range all {
 		at, back := r.parted[i]
@@ -64,6 +63,7 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	if !since.IsZero() {
 		r.n.out.again(since.Add(-partSlack))
 	}
+	r.n.alone.Store(r.origins.count(r.n) == 0)
 	return nil
 }
 

@@ -261,13 +261,13 @@ func series(t *testing.T, admin string, names ...string) string {
 	if err != nil {
 		return err.Error()
 	}
-	found := admin
+	found := []string{admin}
 	for line := range strings.Lines(string(text)) {
 		for _, name := range names {
 			if strings.HasPrefix(line, name) && !strings.HasSuffix(line, " 0\n") {
-				found += "\n" + strings.TrimSpace(line)
+				found = append(found, strings.TrimSpace(line))
 			}
 		}
 	}
-	return found
+	return strings.Join(found, "\n")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -233,7 +234,7 @@ func (u *users) check(turns []served, marks []mark, copied time.Duration) {
 		}
 		return 100 * float64(cached) / float64(max(1, prompt)), n
 	}
-	text := ""
+	var text strings.Builder
 	for _, m := range marks {
 		before, n := share(m.from.Add(-window), m.from)
 		lowest, low, longest := before, time.Duration(0), time.Duration(0)
@@ -250,13 +251,13 @@ func (u *users) check(turns []served, marks []mark, copied time.Duration) {
 			}
 			longest = max(longest, low)
 		}
-		text += fmt.Sprintf("\n%s in %v: %.1f %% of %d turns' prompts were cached before, at the lowest %.1f %% in %v; below by more than 5 points for %v", m.what,
+		fmt.Fprintf(&text, "\n%s in %v: %.1f %% of %d turns' prompts were cached before, at the lowest %.1f %% in %v; below by more than 5 points for %v", m.what,
 			m.to.Sub(m.from).Round(time.Millisecond), before, n, lowest, window, longest)
 		if longest > copied+window {
 			t.Errorf("the restart of %s has cost more than 5 points for %v, want at most the %v of a copy", m.what, longest, copied)
 		}
 	}
-	t.Logf("%d turns, %d failed, %d without a decision; copies took at most %v from a node's start%s", len(turns), failed, undecided, copied.Round(time.Millisecond), text)
+	t.Logf("%d turns, %d failed, %d without a decision; copies took at most %v from a node's start%s", len(turns), failed, undecided, copied.Round(time.Millisecond), text.String())
 	if undecided > 0 {
 		t.Errorf("%d turns had no decision", undecided)
 	}

@@ -63,7 +63,7 @@ format: ## Format the code
 	$(TOOLS) gofumpt -w $$(git ls-files '*.go' ':!*.pb.go')
 
 bench: ## Run the benchmarks (BENCH=regexp BENCH_TIME=1s)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem $(ARGS) ./internal/... ./kvindex ./subscriber ./extproc
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem $(ARGS) ./internal/... ./kvindex ./subscriber ./extproc ./cmd/kvsteer
 
 fuzz: ## Run every fuzz target for FUZZ_TIME each
 	@for package in $$($(GO) list ./...); do \

@@ -19,7 +19,7 @@ type testNode struct {
 	stop func()
 }
 
-func startNode(t *testing.T, name string) *testNode {
+func startNode(t testing.TB, name string) *testNode {
 	t.Helper()
 	n, err := feed.NewNode(feed.NodeOptions{Name: name})
 	if err != nil {

@@ -235,8 +235,15 @@ func usable(p *config.Pool, e *config.Endpoint, who string) error {
 // serve adds what makes the engine the endpoint of the configuration, with the names that it is asked for.
 func serve(engine *Engine, names []string) {
 	addr := address(engine.Endpoint)
-	if addr.Addr().IsLoopback() {
+	switch {
+	case addr.Addr().IsLoopback():
 		engine.Args = append(engine.Args, "--host", addr.Addr().String())
+	case engine.Kind == SGLang: // whose own default is loopback; vLLM's is all addresses
+		all := netip.IPv4Unspecified()
+		if addr.Addr().Is6() {
+			all = netip.IPv6Unspecified()
+		}
+		engine.Args = append(engine.Args, "--host", all.String())
 	}
 	engine.Args = append(engine.Args, "--port", strconv.Itoa(int(addr.Port())), "--served-model-name")
 	engine.Args = append(engine.Args, names...)

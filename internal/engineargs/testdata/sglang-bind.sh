@@ -59,6 +59,7 @@ python3 -m sglang.launch_server --model-path "${MODEL:?set it to the name or the
 #   refused.
 # To serve the pool's adapters add: --enable-lora --lora-paths support=PATH
 python3 -m sglang.launch_server --model-path "${MODEL:?set it to the name or the path of the model}" \
+  --host 0.0.0.0 \
   --port 8000 \
   --served-model-name meta-llama/Llama-3.1-8B-Instruct \
   --page-size 16 \
@@ -76,6 +77,7 @@ python3 -m sglang.launch_server --model-path "${MODEL:?set it to the name or the
 #   refused.
 # To serve the pool's adapters add: --enable-lora --lora-paths support=PATH
 python3 -m sglang.launch_server --model-path "${MODEL:?set it to the name or the path of the model}" \
+  --host 0.0.0.0 \
   --port 8000 \
   --served-model-name meta-llama/Llama-3.1-8B-Instruct \
   --page-size 16 \

@@ -203,6 +203,7 @@ func TestServer(t *testing.T) {
 	srv := func(target string, port uint16) dnsmessage.ResourceBody {
 		return &dnsmessage.SRVResource{Target: dnsmessage.MustNewName(target), Port: port}
 	}
+	s.mu.Lock()
 	s.records["two.test."] = records("10.0.0.2", "10.0.0.1")
 	s.records["both.test."] = records("fd00::1", "10.0.0.1")
 	s.records["many.test."] = records(many(3000)...)
@@ -221,6 +222,7 @@ func TestServer(t *testing.T) {
 		s.records[host] = records(fmt.Sprintf("10.2.%d.%d", i/250, i%250+1))
 		s.records["_fleet._tcp.test."] = append(s.records["_fleet._tcp.test."], srv(host, 8000))
 	}
+	s.mu.Unlock()
 	tests := []struct {
 		name  string
 		of    Name
@@ -274,7 +276,7 @@ func TestServer(t *testing.T) {
 // Of several name servers one that is not there costs a second try.
 func TestServers(t *testing.T) {
 	s := newServer(t)
-	s.records["a.test."] = records("10.0.0.1")
+	s.change(func() { s.records["a.test."] = records("10.0.0.1") })
 	at := s.udp.LocalAddr().String()
 	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -292,8 +294,7 @@ func TestServers(t *testing.T) {
 // A name server that does not answer is a failure in bounded time.
 func TestServerSilent(t *testing.T) {
 	s := newServer(t)
-	s.records["a.test."] = records("10.0.0.1")
-	s.silent = true
+	s.change(func() { s.records["a.test."], s.silent = records("10.0.0.1"), true })
 	begun := time.Now()
 	got, _, err := asker(t, s, 50*time.Millisecond)(Name{"a.test.", 80})
 	if err == nil || time.Since(begun) > 5*time.Second {
@@ -307,7 +308,7 @@ func TestServerSilent(t *testing.T) {
 // Changes of records arrive by themselves.
 func TestServerFollowed(t *testing.T) {
 	s := newServer(t)
-	s.records["a.test."] = records("10.0.0.1", "10.0.0.2")
+	s.change(func() { s.records["a.test."] = records("10.0.0.1", "10.0.0.2") })
 	told := make(chan string, 16)
 	d := start(t, Options{Resolver: s.resolver(), Changed: func(_ Name, addrs []netip.AddrPort) { told <- fmt.Sprint(addrs) }})
 	d.Set([]Name{{"a.test.", 80}}, 20*time.Millisecond)

@@ -485,7 +485,9 @@ func TestReplayRandom(t *testing.T) {
 				}
 				e.set(func(e *testEngine) { e.deaf, e.silent = false, false })
 				if limited {
-					// Once a block is announced that was stored last, all before it is applied.
+					// The subscriber connects anew only once it has read the end of the connection before: until then it may apply what a process that is
+					// gone has sent, behind a replay of the next one. From then on, once a block is announced that was stored last, all before it is applied.
+					eventually(t, "connected with the process", e.subscribed)
 					mark := storedEvent(nil, 2, []uint32{1 << 20, uint32(round)}, 1<<40+uint64(round))
 					e.publish(false, mark)
 					settled(t, e, sink, mark)

@@ -151,26 +151,37 @@ func (t *tracker) opens(seq uint64, payload []byte) bool {
 	case r.why == toLook && r.from < seq && seq < t.next: // so much has come meanwhile that nothing is lost
 		t.close(replayPartial)
 		return false
+	case r.why == toLook && !r.proves && t.next > 0: // asked before the first batch: the process that was heard since may be another one than replies
+		t.close(replayPartial)
+		return false
 	case r.why == toRefill && t.anchored && t.start <= seq && seq < t.next: // nothing that the mirror lacks
 		t.missed = false
 		t.close(replayPartial)
 		return false
 	case r.why != toFill && r.why != toRefill && seq == r.from:
+		if !r.proves {
+			t.hold() // live batches of one process and replies of another must not alternate
+		}
 		return true
 	}
 	// The mirror is empty before the batch. It may be a later one than was asked for: engines keep so many (buffer_steps) and
 	// begin with the oldest.
-	if t.mode != catching {
-		t.do.online(false)
-		t.do.quiet(true)
-		t.mode, t.trigger, t.asked = catching, toFill, 1
-	}
+	t.hold()
 	t.unrepaired()
 	t.forget(CauseLost)
 	t.anchor(seq)
 	t.missed = false
 	r.next, r.partial = seq, seq > 0
 	return true
+}
+
+// hold has live batches wait for the end of the replay.
+func (t *tracker) hold() {
+	if t.mode != catching {
+		t.do.online(false)
+		t.do.quiet(true)
+		t.mode, t.trigger, t.asked = catching, toFill, 1
+	}
 }
 
 // startOver begins with an empty mirror, since the engine is not the process that it was taken from.

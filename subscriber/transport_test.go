@@ -474,10 +474,13 @@ func TestReconnectStorm(t *testing.T) {
 		}
 		return false
 	})
+	held := false // one that was made to wait can be let in, and heard, just before another takes its place
 	for i, c := range r.have() {
-		if strings.HasPrefix(c, "reset") {
+		reset := strings.HasPrefix(c, "reset")
+		if reset && !held {
 			t.Errorf("call %d: %s with nothing held", i, c)
 		}
+		held = c == "a" || held && !reset
 	}
 }
 

@@ -14,9 +14,6 @@ import (
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
-// patient makes Envoy take every decision, however slow the machine: one that it has given up has no record, and expires.
-const patient = "message_timeout: 10s"
-
 // records is how many records of the access log the router has taken with one outcome.
 func records(t *testing.T, site *lab.Site, outcome string) float64 {
 	t.Helper()

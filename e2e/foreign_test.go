@@ -65,7 +65,7 @@ func streamsOf(t *testing.T, site *lab.Site) float64 {
 func TestForeignFollowUps(t *testing.T) {
 	onForeign(t, func(t *testing.T, release, layout string) {
 		const conversations, turns = 24, 4
-		site := startSite(t, release, foreignOptions(t, layout, []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}))
+		site := startPatient(t, release, foreignOptions(t, layout, []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}))
 		all := converse(t, site, conversations, turns, 6)
 		requireFollowUps(t, site, all, conversations, turns)
 		// Each request's end is told to the router, and nothing else is.

@@ -124,7 +124,7 @@ func TestHealing(t *testing.T) {
 		{name: "hashes that cannot be computed", means: "content", args: []string{"--seed", "7"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{{
+			site := startPatient(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{{
 				Name: "chat", Model: "sim", Engines: 2, Args: append(tt.args, quick...), Config: tt.config,
 			}}})
 			x := newTalks(t, site, conversations)

@@ -18,7 +18,7 @@ import (
 func TestOverrideHost(t *testing.T) {
 	onBothEnvoys(t, func(t *testing.T, release string) {
 		const conversations, turns = 24, 4
-		site := startSite(t, release, lab.SiteOptions{
+		site := startPatient(t, release, lab.SiteOptions{
 			EnvoyConfig: "layout: override_host",
 			Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Replay: true, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
 		})
@@ -72,8 +72,8 @@ func TestPickerSites(t *testing.T) {
 	for _, way := range []string{"body: buffered, layout: auto", "body: full_duplex, layout: auto", "body: buffered, layout: override_host", "body: full_duplex, layout: override_host"} {
 		t.Run(way, func(t *testing.T) {
 			onBothEnvoys(t, func(t *testing.T, release string) {
-				const conversations, turns = 10, 3
-				site := startSite(t, release, lab.SiteOptions{
+				const conversations, turns = 15, 5
+				site := startPatient(t, release, lab.SiteOptions{
 					RouterConfig: "headers: gaie\ngaie: {served: true}",
 					EnvoyConfig:  fmt.Sprintf("version: %s, %s", release, way),
 					Pools:        []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Replay: true, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
@@ -108,13 +108,12 @@ func TestPickerSites(t *testing.T) {
 	}
 }
 
-// duplexSite is a site whose Envoy streams bodies to the router.
-func duplexSite(t *testing.T, release, layout string) *lab.Site {
-	t.Helper()
-	return startSite(t, release, lab.SiteOptions{
+// duplexOptions are those of a site whose Envoy streams bodies to the router.
+func duplexOptions(layout string) lab.SiteOptions {
+	return lab.SiteOptions{
 		EnvoyConfig: "body: full_duplex, layout: " + layout,
 		Pools:       []lab.PoolOptions{{Name: "chat", Model: "sim", Engines: 3, Replay: true, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}}},
-	})
+	}
 }
 
 // onDuplex runs a test on both Envoys in both kinds of layout.
@@ -129,8 +128,8 @@ func onDuplex(t *testing.T, test func(t *testing.T, release, layout string)) {
 // TestFullDuplex is the main job with bodies that stream, big ones among them.
 func TestFullDuplex(t *testing.T) {
 	onDuplex(t, func(t *testing.T, release, layout string) {
-		const conversations, turns = 12, 4
-		site := duplexSite(t, release, layout)
+		const conversations, turns = 20, 5
+		site := startPatient(t, release, duplexOptions(layout))
 		all := converse(t, site, conversations, turns, 6)
 		requireFollowUps(t, site, all, conversations, turns)
 		status, r := diagnose(t, site.Config)
@@ -154,7 +153,7 @@ func TestFullDuplex(t *testing.T) {
 // TestFullDuplexRouterFailures kills and hangs the router: what it was handed fails, and everything after Envoy has noticed is served.
 func TestFullDuplexRouterFailures(t *testing.T) {
 	onDuplex(t, func(t *testing.T, release, layout string) {
-		site := duplexSite(t, release, layout)
+		site := startSite(t, release, duplexOptions(layout))
 		client := site.Client()
 		defer client.Close()
 		seed := uint64(0)

@@ -124,6 +124,17 @@ func startSite(t *testing.T, release string, o lab.SiteOptions) *lab.Site {
 	return site
 }
 
+// patient makes Envoy take every decision, however slow the machine: one that it has given up has no record, and expires.
+const patient = "message_timeout: 10s"
+
+// startPatient starts the site of a test that shows what is decided, not what becomes of decisions that take too long: slow machines get time.
+func startPatient(t *testing.T, release string, o lab.SiteOptions) *lab.Site {
+	t.Helper()
+	o.EnvoyConfig = strings.TrimSuffix(patient+", "+o.EnvoyConfig, ", ")
+	o.RouterConfig = strings.TrimPrefix(o.RouterConfig+"\nbudget: 8s\ntokenize: {timeout: 6s}", "\n")
+	return startSite(t, release, o)
+}
+
 // refusal is what a router says of a configuration that some tests give it on purpose.
 var refusal = regexp.MustCompile(`level=ERROR msg="the changed configuration is refused; the one before stays in use"`)
 

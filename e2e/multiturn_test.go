@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
@@ -16,8 +17,11 @@ type turnResult struct {
 	reply              lab.Reply
 }
 
-// converse holds conversations of several turns, some at the same time, and returns every turn. Between two turns of one
-// conversation it waits until the router has applied the events of the first, as a person's reading time would.
+// readingTime is what passes between two turns of a conversation: little for a person, and much beside the time that an event takes to the
+// index. A follow-up that is quicker finds the turn before it still charged and not yet matched, and then another engine is as good.
+const readingTime = 50 * time.Millisecond
+
+// converse holds conversations of several turns, some at the same time, and returns every turn.
 func converse(t *testing.T, site *lab.Site, conversations, turns, parallel int) []turnResult {
 	t.Helper()
 	client := site.Client()
@@ -39,6 +43,7 @@ func converse(t *testing.T, site *lab.Site, conversations, turns, parallel int) 
 				all = append(all, turnResult{c, turn, reply})
 				mu.Unlock()
 				messages = append(messages, lab.Message{Role: "assistant", Content: reply.Text})
+				time.Sleep(readingTime)
 			}
 		})
 	}
@@ -64,7 +69,7 @@ func prose(rng *rand.Rand, n int) string {
 // predicted is what the engine then reports.
 func TestFollowUpsReachTheHolder(t *testing.T) {
 	const conversations, turns = 40, 5
-	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{
+	site := startPatient(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{
 		{Name: "chat", Model: "sim", Engines: 4, Args: []string{"--block-size", "16", "--blocks", "16384", "--prefill-rate", "40000", "--decode-rate", "1000"}},
 	}})
 	all := converse(t, site, conversations, turns, 8)
@@ -109,6 +114,9 @@ func requireFollowUps(t *testing.T, site *lab.Site, all []turnResult, conversati
 				// A replica holds the prefix when it reports the previous prompt cached, but for its last, partial block.
 				if r.reply.CachedTokens >= last[r.conversation].PromptTokens-block {
 					held++
+				} else {
+					t.Logf("conversation %d turn %d at %s: %d of %d tokens cached, %v matched, reason %s; the turn before had %d tokens",
+						r.conversation, r.turn, entry.Endpoint, r.reply.CachedTokens, r.reply.PromptTokens, entry.Matched, entry.Reason, last[r.conversation].PromptTokens)
 				}
 				if int(entry.Prompt) != r.reply.PromptTokens {
 					t.Errorf("the router counted %v prompt tokens, the engine %d", entry.Prompt, r.reply.PromptTokens)

@@ -11,7 +11,7 @@ import (
 // a node or the router ends and comes back.
 func TestNodesFollowUps(t *testing.T) {
 	const conversations, turns = 40, 5
-	site := startSite(t, envoyNewest, lab.SiteOptions{
+	site := startPatient(t, envoyNewest, lab.SiteOptions{
 		Nodes: 2,
 		Pools: []lab.PoolOptions{{
 			Name: "chat", Model: "sim", Engines: 4, Replay: true,

@@ -34,7 +34,7 @@ func held(t *testing.T, site *lab.Site) (blocks float64) {
 // each engine is asked what that rank holds, and between these questions it is left to choose.
 func TestMeanOfRanks(t *testing.T) {
 	const prompts = 6
-	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{rankPool("pin_rank: false")}})
+	site := startPatient(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{rankPool("pin_rank: false")}})
 	client := site.Client()
 	defer client.Close()
 	requests := 0
@@ -107,7 +107,7 @@ func TestMeanOfRanks(t *testing.T) {
 // are those that the engines find.
 func TestRanksOfTheirOwn(t *testing.T) {
 	const conversations, turns = 30, 5
-	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{rankPool("pin_rank: false")}})
+	site := startPatient(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{rankPool("pin_rank: false")}})
 	all := converse(t, site, conversations, turns, 4)
 	entries := byRequest(t, site, len(all))
 	predicted, cached := 0.0, 0
@@ -132,7 +132,7 @@ func TestRanksOfTheirOwn(t *testing.T) {
 func TestPinnedRanksReachTheHolder(t *testing.T) {
 	const conversations, turns = 40, 5
 	onBothEnvoys(t, func(t *testing.T, release string) {
-		site := startSite(t, release, lab.SiteOptions{Pools: []lab.PoolOptions{rankPool("pin_rank: true")}})
+		site := startPatient(t, release, lab.SiteOptions{Pools: []lab.PoolOptions{rankPool("pin_rank: true")}})
 		all := converse(t, site, conversations, turns, 8)
 		requireFollowUps(t, site, all, conversations, turns)
 		seats := map[string]int{}

@@ -17,7 +17,7 @@ import (
 // TestReload changes the configuration of a router under load, in each of the ways that files are replaced. No client sees an error, every
 // request is decided, and what is known of the engines that stay is not lost.
 func TestReload(t *testing.T) {
-	site := startSite(t, envoyNewest, lab.SiteOptions{
+	site := startPatient(t, envoyNewest, lab.SiteOptions{
 		RouterConfig: "index: {max_endpoints: 3}\nlimits: {prompt_tokens: 262144}",
 		Pools:        []lab.PoolOptions{{Name: "chat", Model: "tiny", Engines: 3, Args: steady, Dial: true}},
 	})

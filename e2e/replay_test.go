@@ -12,7 +12,7 @@ import (
 // longer than what the engine has, and the router knows every block again at once.
 func TestReplay(t *testing.T) {
 	const engines, cuts = 3, 5
-	site := startSite(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{
+	site := startPatient(t, envoyNewest, lab.SiteOptions{Pools: []lab.PoolOptions{
 		{Name: "chat", Model: "sim", Engines: engines, Args: steady, Relay: true, Replay: true},
 	}})
 	sum := func(name string, labels ...string) float64 {

@@ -15,7 +15,7 @@ import (
 // is matched again with its first requests. When the engines were restarted meanwhile, nothing of before is.
 func TestRouterRestartResumes(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
-	site := startSite(t, envoyNewest, lab.SiteOptions{
+	site := startPatient(t, envoyNewest, lab.SiteOptions{
 		RouterConfig: fmt.Sprintf("state_dir: %q", state),
 		Pools: []lab.PoolOptions{{
 			Name: "chat", Model: "sim", Engines: 2, Dial: true, Replay: true, Args: append([]string{"--buffer-steps", "16"}, quick...),

@@ -32,7 +32,7 @@ func TestReload(t *testing.T) {
 	some := func(words int) lab.ChatRequest {
 		return lab.ChatRequest{Model: "tiny", MaxTokens: 5, Messages: []lab.Message{{Role: "user", Content: prose(rng, words)}}}
 	}
-	prompt := some(2000)
+	var prompt lab.ChatRequest
 	send := func(request lab.ChatRequest) lab.LogEntry {
 		t.Helper()
 		reply := client.Chat(t.Context(), request)
@@ -52,9 +52,14 @@ func TestReload(t *testing.T) {
 		return entry
 	}
 	ask := func() lab.LogEntry { t.Helper(); return send(prompt) }
-	first := ask()
 	var known lab.LogEntry
-	eventually(t, "the prompt is matched", func() bool { known = ask(); return known.Reason == "prefix" && known.Upstream == first.Upstream })
+	eventually(t, "a prompt that is matched at the only engine that was sent it", func() bool {
+		prompt = some(2000)
+		first := ask()
+		lab.Wait(t.Context(), readingTime)
+		known = ask()
+		return known.Reason == "prefix" && known.Upstream == first.Upstream
+	})
 	unchanged := func(what string) {
 		t.Helper()
 		if e := ask(); e.Upstream != known.Upstream || e.Endpoint != known.Endpoint || e.Matched != known.Matched || e.Mode != "on" {

@@ -26,7 +26,7 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	}
 	report, text := runVLLMDemo(t, exampleOnFreePorts(t), 12, 10*time.Minute, "PATH="+programs+":"+os.Getenv("PATH"), "MODEL=/nowhere")
 	for _, want := range []string{
-		"sending 48 requests in 12 conversations", "cutting the connections", "without replay", "emptying both", "killing the engine",
+		"sending 48 requests in 12 conversations", "cutting the connections", "without replay", "a node follows", "killing the node", "emptying both", "killing the engine",
 		"data-parallel ranks", "checks are ok",
 	} {
 		if !strings.Contains(text, want) {
@@ -36,7 +36,7 @@ func TestVLLMDemoSimulated(t *testing.T) {
 	if f := report.Traffic; f.Requests != 48 || f.FollowUps != 36 || len(f.Kinds) != 4 {
 		t.Errorf("traffic: %+v", f)
 	}
-	for name, f := range map[string]vllmdemo.Figures{"cut": report.Cut, "eviction": report.Eviction, "unpinned": report.Unpinned, "pinned": report.Pinned} {
+	for name, f := range map[string]vllmdemo.Figures{"cut": report.Cut, "node": report.Node, "eviction": report.Eviction, "unpinned": report.Unpinned, "pinned": report.Pinned} {
 		if f.Answered != 48 {
 			t.Errorf("%s: %+v", name, f)
 		}
@@ -71,7 +71,7 @@ func TestVLLMExampleSimulated(t *testing.T) {
 // exampleOnFreePorts is the folder of examples/vllm-cpu with other ports in its configurations.
 func exampleOnFreePorts(t *testing.T) string {
 	t.Helper()
-	ports := []string{"18200", "18201", "18202", "18203", "18210", "18211", "18212", "18220", "18221", "19220", "19221", "18222", "19222"}
+	ports := []string{"18200", "18201", "18202", "18203", "18210", "18211", "18212", "18220", "18221", "19220", "19221", "18204", "18205", "18222", "19222"}
 	runs := slices.Repeat([]int{1}, len(ports))
 	runs[len(runs)-1], runs[len(runs)-2] = 2, 2 // one for each rank
 	free, err := lab.FreeRuns(runs)
@@ -84,7 +84,7 @@ func exampleOnFreePorts(t *testing.T) string {
 	}
 	folder := t.TempDir()
 	var all strings.Builder
-	for _, name := range []string{"kvsteer.yaml", "ranks.yaml"} {
+	for _, name := range []string{"kvsteer.yaml", "node.yaml", "ranks.yaml"} {
 		config, err := os.ReadFile(filepath.Join("../examples/vllm-cpu", name))
 		if err != nil {
 			t.Fatal(err)

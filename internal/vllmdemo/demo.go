@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Kvsteer string    // the kvsteer binary
 	Envoy   string    // an Envoy binary, 1.37 or newer
-	Example string    // the example's folder, with kvsteer.yaml, ranks.yaml and engine.sh; the environment has its PATH and MODEL
+	Example string    // the example's folder, with kvsteer.yaml, node.yaml, ranks.yaml and engine.sh; the environment has its PATH and MODEL
 	JSON    string    // file for the figures, "" for none
 	Size    int       // conversations of 4 turns, 0 for the default of 75
 	Out     io.Writer // what people read
@@ -75,6 +75,9 @@ func run(ctx context.Context, l *lab.Lab, o Options, dir string) error {
 	began := time.Now()
 	s, err := newSite(l, o, dir, "kvsteer", 2, 1)
 	if err != nil {
+		return err
+	}
+	if err := s.takeNode("node"); err != nil {
 		return err
 	}
 	ranks, err := newSite(l, o, dir, "ranks", 1, 2)

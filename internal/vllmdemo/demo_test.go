@@ -26,14 +26,23 @@ func example(t *testing.T, config, ranks, admin string) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for name, config := range map[string]string{"kvsteer.yaml": config, "ranks.yaml": ranks} {
-		text := os.Expand(config, func(name string) string {
-			if name == "admin" && admin != "" {
+	named := map[string]string{} // addresses that the node's configuration shares
+	for _, file := range []struct{ name, config string }{{"kvsteer.yaml", config}, {"ranks.yaml", ranks}, {"node.yaml", goodNode}} {
+		name := file.name
+		text := os.Expand(file.config, func(key string) string {
+			if key == "admin" && admin != "" {
 				return admin
+			}
+			if a, ok := named[key]; ok && name == "node.yaml" {
+				return a
 			}
 			p := ports[0]
 			ports = ports[1:]
-			return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}).String()
+			a := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}).String()
+			if name == "kvsteer.yaml" {
+				named[key] = a
+			}
+			return a
 		})
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -50,8 +59,18 @@ pools:
   models: [tiny]
   adapters: [a]
   endpoints:
-  - {address: "$one", events: {listen: "tcp://$events", replay: "tcp://$replay"}}
-  - {address: "$two", events: {listen: "tcp://$events", replay: "tcp://$replay"}}
+  - {address: "$one", events: {listen: "tcp://$events1", replay: "tcp://$replay1"}}
+  - {address: "$two", events: {listen: "tcp://$events2", replay: "tcp://$replay2"}}
+`
+
+const goodNode = `listen: $nodelisten
+admin: $nodeadmin
+pools:
+- name: chat
+  models: [tiny]
+  engines:
+  - {address: "$one", events: {listen: "tcp://$events1", replay: "tcp://$replay1"}}
+  - {address: "$two", events: {listen: "tcp://$events2", replay: "tcp://$replay2"}}
 `
 
 const goodRanks = `listen: $router
@@ -88,8 +107,9 @@ func TestRunFails(t *testing.T) {
 		"no configuration": {t.Context(), Options{Kvsteer: program, Envoy: program, Example: t.TempDir()}, "kvsteer.yaml"},
 		"no adapter":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "  adapters: [a]\n", "", 1), goodRanks, "")}, "an adapter"},
 		"socket":           {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "$router", "unix:/tmp/x.sock", 1), goodRanks, "")}, "is not ip:port"},
-		"no replay":        {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, `, replay: "tcp://$replay"`, "", 1), goodRanks, "")}, "events.replay"},
+		"no replay":        {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, `, replay: "tcp://$replay1"`, "", 1), goodRanks, "")}, "events.replay"},
 		"one rank":         {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, strings.Replace(strings.Replace(goodRanks, ", ranks: 2", "", 1), "pin_rank: true", "pin_rank: false", 1), "")}, "ranks: 2"},
+		"another node":     {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, strings.Replace(good, "$events2", "$elsewhere", 1), goodRanks, "")}, "as "},
 		"port taken":       {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, goodRanks, taken.Addr().String())}, "port is in use"},
 		"router ends":      {t.Context(), Options{Kvsteer: program, Envoy: program, Example: example(t, good, goodRanks, "")}, "no such configuration"},
 		"too few":          {t.Context(), Options{Size: 11}, "not in the range 12 to 1000"},

@@ -44,13 +44,7 @@ func (s *site) startRouter(ctx context.Context, path string) error {
 func (s *site) untilRouted(ctx context.Context, addresses []string) error {
 	for _, a := range addresses {
 		if err := s.until(ctx, a+" is connected for its events and up", func() bool {
-			page, err := lab.ReadMetrics(ctx, s.admin+"/metrics")
-			if err != nil {
-				return false
-			}
-			up, err := page.Sum("kvsteer_pool_endpoint_up", label(a))
-			connected, none := page.Sum("kvsteer_subscriber_connected", label(a))
-			return err == nil && none == nil && up == 1 && connected == float64(s.ranks)
+			return s.metric(ctx, "kvsteer_pool_endpoint_up", label(a)) == 1 && s.metric(ctx, "kvsteer_subscriber_connected", label(a)) == float64(s.ranks)
 		}); err != nil {
 			return err
 		}
@@ -175,7 +169,7 @@ func (s *site) kill(address string) error {
 func (s *site) stop() {
 	s.client.Close()
 	var wg sync.WaitGroup
-	for _, p := range []*lab.Process{s.router, s.envoy} {
+	for _, p := range []*lab.Process{s.router, s.node, s.envoy} {
 		if p != nil {
 			wg.Go(p.Stop)
 		}

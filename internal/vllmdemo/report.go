@@ -17,6 +17,7 @@ type Report struct {
 	Traffic  Figures `json:"traffic"`
 	Cut      Figures `json:"cut"`      // while connections were cut
 	Healed   Figures `json:"healed"`   // of one turn of each conversation after the router had started without replay, and had seen one before
+	Node     Figures `json:"node"`     // while a node follows the engines
 	Eviction Figures `json:"eviction"` // of the traffic with an engine of few blocks
 	Unpinned Figures `json:"unpinned"` // with an engine that chooses among its ranks
 	Pinned   Figures `json:"pinned"`   // with a router that does

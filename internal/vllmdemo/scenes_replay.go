@@ -83,28 +83,48 @@ func (s *site) blocks(ctx context.Context, endpoint string) float64 {
 	return s.metric(ctx, "kvsteer_router_endpoint_blocks", label(endpoint), `tier="device"`)
 }
 
-// afterRouterRestart starts the router again beside running engines, whose replay sockets tell it all that they hold.
-func (s *site) afterRouterRestart(ctx context.Context, part, path string, held []conversation) ([]Check, error) {
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	before := map[string]float64{}
+// allBlocks are those that the router knows, by engine.
+func (s *site) allBlocks(ctx context.Context) map[string]float64 {
+	all := map[string]float64{}
 	for _, a := range s.engines {
-		before[a] = s.blocks(ctx, a)
+		all[a] = s.blocks(ctx, a)
 	}
-	began := time.Now()
-	if err := s.startRouter(ctx, path); err != nil {
-		return nil, err
-	}
-	serving := time.Since(began)
-	if err := s.until(ctx, "all blocks are known again", func() bool {
+	return all
+}
+
+// untilKnown returns when the router knows as many blocks of each engine as before.
+func (s *site) untilKnown(ctx context.Context, before map[string]float64) error {
+	return s.until(ctx, "all blocks are known again", func() bool {
 		for a, n := range before {
 			if s.blocks(ctx, a) < n {
 				return false
 			}
 		}
 		return true
-	}); err != nil {
+	})
+}
+
+// asMany is a check that the router knows as many blocks as before.
+func (s *site) asMany(ctx context.Context, part string, before map[string]float64) Check {
+	after, had := 0.0, 0.0
+	for a, n := range before {
+		had, after = had+n, after+s.blocks(ctx, a)
+	}
+	return Check{Part: part, What: "blocks known before and after", Got: fmt.Sprintf("%.0f, %.0f", had, after), Want: "as many", OK: after == had && had > 0}
+}
+
+// afterRouterRestart starts the router again beside running engines, whose replay sockets tell it all that they hold.
+func (s *site) afterRouterRestart(ctx context.Context, part, path string, held []conversation) ([]Check, error) {
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	before := s.allBlocks(ctx)
+	began := time.Now()
+	if err := s.startRouter(ctx, path); err != nil {
+		return nil, err
+	}
+	serving := time.Since(began)
+	if err := s.untilKnown(ctx, before); err != nil {
 		return nil, err
 	}
 	known := time.Since(began)
@@ -114,17 +134,13 @@ func (s *site) afterRouterRestart(ctx context.Context, part, path string, held [
 	if err := s.untilAsked(ctx); err != nil {
 		return nil, err
 	}
-	after, had := 0.0, 0.0
-	for a, n := range before {
-		had, after = had+n, after+s.blocks(ctx, a)
-	}
 	rest, err := s.atRest(ctx, lastPrompts(held))
 	if err != nil {
 		return nil, err
 	}
 	checks := []Check{
 		{Part: part, What: "until the router serves, and knows all blocks again", Got: fmt.Sprintf("%.2f s, %.2f s", serving.Seconds(), known.Seconds()), OK: true},
-		{Part: part, What: "blocks known before and after", Got: fmt.Sprintf("%.0f, %.0f", had, after), Want: "as many", OK: after == had && had > 0},
+		s.asMany(ctx, part, before),
 		{Part: part, What: "batches replayed", Got: fmt.Sprintf("%.0f", s.replayed(ctx).batches), Want: "some", OK: s.replayed(ctx).batches > 0},
 	}
 	return append(checks, rest.restChecks(part)...), nil

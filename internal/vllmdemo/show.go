@@ -90,10 +90,18 @@ func (s *site) showReplay(ctx context.Context, out io.Writer, r *Report, blind s
 	if err != nil {
 		return fmt.Errorf("router restart: %w", err)
 	}
-	r.Healed, _, checks, err = s.afterBlindRestart(ctx, out, rng, blind, held)
+	r.Healed, held, checks, err = s.afterBlindRestart(ctx, out, rng, blind, held)
 	r.add(checks...)
 	if err != nil {
 		return fmt.Errorf("healing: %w", err)
+	}
+	if err := s.again(ctx, s.path); err != nil {
+		return err
+	}
+	r.Node, checks, err = s.byNode(ctx, out, rng, held)
+	r.add(checks...)
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
 	}
 	return s.again(ctx, s.path)
 }

@@ -33,13 +33,18 @@ type site struct {
 	how            map[string]program // each engine's own settings, by address
 	ports          []int              // that the engines' processes and the router bind
 	admin          string             // URL of the router's admin listener
-	envoyAdmin     string             // URL
+	follower       string             // URL of the admin listener of what follows the engines: the router, or the node
+	nodePath       string             // of the configuration of a node that can follow them; "" for none
+	nodeListen     string
+	nodeAdmin      string // URL
+	envoyAdmin     string // URL
 	accessLog      string
 	client         *lab.Client
 	log            *lab.LogReader
 	entries        map[string]lab.LogEntry // of the access log so far, by request id
 
 	router, envoy *lab.Process
+	node          *lab.Process            // nil until it follows the engines
 	relays        map[string]*lab.Relay   // between an engine and the router's port for its events, by the engine's address
 	running       map[string]*lab.Process // engines by address
 }
@@ -90,16 +95,45 @@ func newSite(l *lab.Lab, o Options, dir, name string, endpoints, ranks int) (*si
 			bound = append(bound, strings.TrimPrefix(at.Listen, "tcp://"), strings.TrimPrefix(at.Replay, "tcp://"))
 		}
 	}
-	for _, a := range bound {
+	if err := s.bind(s.path, bound...); err != nil {
+		return nil, err
+	}
+	s.admin, s.envoyAdmin = "http://"+cfg.Admin.Listen, "http://"+cfg.Envoy.Admin
+	s.follower = s.admin
+	s.client = &lab.Client{URL: "http://" + cfg.Envoy.Listen, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	return s, nil
+}
+
+// takeNode reads the example's configuration of a node, which must follow the site's engines at the ports at which the router does.
+func (s *site) takeNode(name string) error {
+	path := filepath.Join(s.opt.Example, name+".yaml")
+	cfg, err := config.LoadNode(path)
+	if err != nil {
+		return err
+	}
+	for i, a := range s.engines {
+		if len(cfg.Pools) != 1 || len(cfg.Pools[0].Engines) != len(s.engines) {
+			return fmt.Errorf("%s: the demo needs one pool with the %d engines of %s", path, len(s.engines), s.path)
+		}
+		e := cfg.Pools[0].Engines[i]
+		if e.Address != a || e.Events.Listen != "tcp://"+s.events[a] || e.Events.Replay == "" {
+			return fmt.Errorf("%s: the demo needs engine %s with events.listen tcp://%s and events.replay, as %s has it", path, a, s.events[a], s.path)
+		}
+	}
+	s.nodePath, s.nodeListen, s.nodeAdmin = path, cfg.Listen, "http://"+cfg.Admin.Listen
+	return s.bind(path, cfg.Listen, cfg.Admin.Listen)
+}
+
+// bind adds addresses that a configuration names to the ports that the site uses.
+func (s *site) bind(path string, addresses ...string) error {
+	for _, a := range addresses {
 		addr, err := netip.ParseAddrPort(a)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %q is not ip:port", s.path, a)
+			return fmt.Errorf("%s: %q is not ip:port", path, a)
 		}
 		s.ports = append(s.ports, int(addr.Port()))
 	}
-	s.admin, s.envoyAdmin = "http://"+cfg.Admin.Listen, "http://"+cfg.Envoy.Admin
-	s.client = &lab.Client{URL: "http://" + cfg.Envoy.Listen, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
-	return s, nil
+	return nil
 }
 
 // variant writes the configuration with other text in some places and returns its path.
@@ -139,9 +173,14 @@ func (s *site) free() error {
 	return nil
 }
 
-// metric is the sum of the router's series of one name; 0 when there is none, for series begin when something has happened.
+// metric is the sum of the series of one name: of engines' events those of what follows the engines, else the router's; 0 when there is none, for
+// series begin when something has happened.
 func (s *site) metric(ctx context.Context, name string, labels ...string) float64 {
-	v, err := lab.Metric(ctx, s.admin+"/metrics", name, labels...)
+	admin := s.admin
+	if strings.HasPrefix(name, "kvsteer_subscriber_") {
+		admin = s.follower
+	}
+	v, err := lab.Metric(ctx, admin+"/metrics", name, labels...)
 	if err != nil {
 		return 0
 	}

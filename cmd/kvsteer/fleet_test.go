@@ -205,11 +205,11 @@ func TestPeers(t *testing.T) {
 	b.until("one router's charge is the other's load", func() bool { return b.endpoint(one).Backlog > 50_000 })
 	p.Released("chat", 5)
 	b.until("and not for longer", func() bool { return b.endpoint(one).Backlog == 0 })
-	if !p.Pass(b.router.Instance(), router.Completion{ID: b.router.Instance() + "-1", Pool: "chat", Code: 200}) {
+	if p.Pass(b.router.Instance(), router.Completion{ID: b.router.Instance() + "-1", Pool: "chat", Code: 200}) != router.Passed {
 		t.Error("no way for a record")
 	}
-	if p.Pass("nobody", router.Completion{}) {
-		t.Error("a way to nobody")
+	if p.Pass("nobody", router.Completion{ID: "nobody-1"}) != router.Kept {
+		t.Error("a record of a router that may soon be there is not kept")
 	}
 
 	// An engine that sleeps, as its node says, is seen so, and not any more when no node says anything.
@@ -218,7 +218,7 @@ func TestPeers(t *testing.T) {
 	a.until("what the engine says is known", asleep)
 	n.Announce(nil)
 	a.until("it is stale", func() bool { e := a.endpoint(one).Engine; return e != nil && e.Stale })
-	if (&peers{}).Pass("x", router.Completion{}) {
+	if (&peers{}).Pass("x", router.Completion{}) != router.NoWay {
 		t.Error("a way without a feed")
 	}
 }

@@ -339,8 +339,9 @@ func (r *inbox) lost(heard, now time.Time) {
 	for _, s := range r.held {
 		s.cut(heard)
 	}
-	r.part(nil, heard)
+	gone := r.part(nil, heard)
 	r.origins.set(r.n, nil)
+	r.n.r.mail.parted(r.n.out, gone, heard.Add(-partSlack), now)
 	r.n.alone.Store(false)
 	r.tick(now)
 }

@@ -115,7 +115,7 @@ type nobody struct{}
 
 func (nobody) Charged(Charge)               {}
 func (nobody) Released(string, uint64)      {}
-func (nobody) Pass(string, Completion) bool { return false }
+func (nobody) Pass(string, Completion) Passing { return NoWay }
 
 // BenchmarkPlaceWithPeers is BenchmarkPlace where peers are told.
 func BenchmarkPlaceWithPeers(b *testing.B) {

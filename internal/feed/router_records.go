@@ -14,12 +14,13 @@ const (
 	maxKept      = 1 << 14 // records to whose router there is no way, and as many that were sent lately; beyond, the oldest is forgotten
 	maxKeptBytes = 8 << 20 // of either
 
-	keepFor   = time.Minute // that a record is looked after: a router that is not back by then has ended, and its decisions with it
+	// keepFor is how long a record is looked after: a router that is not back by then has ended, and its decisions with it.
+	keepFor = time.Minute
+	// unsureFor is how long a node may take to see that a router hangs and does not hear it: its keepalive, 10 s and 5 s, and some time to say so.
 	unsureFor = 20 * time.Second
-	keepLook  = 10 * time.Second // between two looks for what is over
+	// keepLook is the time between two looks for what is over.
+	keepLook = 10 * time.Second
 )
-
-// unsureFor is how long a node may take to see that a router which hangs does not hear it: its keepalive, 10 s and 5 s, and some time to say so.
 
 // Passing says what becomes of a record for another router.
 type Passing uint8
@@ -32,7 +33,7 @@ const (
 )
 
 // Pass sends a record to the router of another instance, through a node that has it as a peer, or as soon as one has. A record is sent again when its
-// way turns out to have been lost soon after; its router takes the second one for late. It may be called from any goroutine, and waits for nothing.
+// way turns out to have been lost soon after; its router takes the second one for late. It may be called from any goroutine, and waits for no peer.
 func (r *Router) Pass(instance string, rec Record) Passing {
 	if instance == "" || len(instance) > maxInstance || !r.watches() {
 		return NoWay

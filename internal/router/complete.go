@@ -55,7 +55,7 @@ func RecordOutcomes() []RecordOutcomeDoc {
 		{RecordLate, "the decision is not open any more: an earlier record has ended it, or it has expired"},
 		{RecordUnknown, "this router has made no decision of that id"},
 		{RecordPassed, "the decision is another router's, and the record was passed to it"},
-		{RecordKept, "the decision is another router's, to which there is no way; the record is passed to it when there is one within a minute"},
+		{RecordKept, "the decision is another router's, or this one's from before a restart, and no node knows that router: the record is passed to it if one does within a minute"},
 		{RecordForeign, "the decision is another router's, to which there is no way and none is waited for, or this one's from before a restart"},
 		{RecordUndecided, "no decision chose an endpoint for the request"},
 		{RecordPartial, "not the end of a request"},

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/feed"
+	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
@@ -19,13 +22,15 @@ type testNode struct {
 	stop func()
 }
 
-func startNode(t testing.TB, name string) *testNode {
+func startNode(t testing.TB, name string) *testNode { return startNodeAt(t, name, "127.0.0.1:0") }
+
+func startNodeAt(t testing.TB, name, addr string) *testNode {
 	t.Helper()
 	n, err := feed.NewNode(feed.NodeOptions{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,4 +226,40 @@ func TestPeers(t *testing.T) {
 	if (&peers{}).Pass("x", router.Completion{}) != router.NoWay {
 		t.Error("a way without a feed")
 	}
+}
+
+// TestRecordsOutliveNodes: a record that comes to the wrong router while no node runs ends its request at the right one when a node is back.
+func TestRecordsOutliveNodes(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer engine.Close()
+	one := engine.Listener.Addr().String()
+	n := startNode(t, "first")
+	replicas := func(n *testNode) []feed.Replica {
+		return []feed.Replica{{Endpoint: one, Pool: "chat", Sources: []uint32{n.source(1).Number()}}}
+	}
+	n.Announce(replicas(n))
+	text := nodes(n) + toldPool
+	a, b := startFleet(t, text), startFleet(t, text)
+	for _, r := range []*running{a, b} {
+		r.until("the routers know of each other", func() bool { all := r.feed.Nodes(); return len(all) == 1 && all[0].Peers == 1 })
+		r.until("the endpoint is known", func() bool { e := r.endpoint(one); return e.Healthy && e.Blocks == 1 })
+	}
+	d := b.router.Decide(t.Context(), router.Request{
+		Meta: openai.Meta{Method: "POST", Path: "/v1/completions", ContentType: "application/json"}, Body: []byte(`{"model":"tiny","prompt":[1,2,3,4,5,6,7,8]}`),
+	})
+	if d.Endpoint != one || !b.router.Busy("chat", one) {
+		t.Fatalf("decision %+v", d)
+	}
+	a.until("the other router knows", func() bool { return a.router.Busy("chat", one) })
+	n.stop()
+	for _, r := range []*running{a, b} {
+		r.until("the node is lost", func() bool { return !r.feed.Nodes()[0].Connected })
+	}
+	a.router.Complete(router.Completion{ID: d.ID, Pool: "chat", Upstream: one, Code: 200, Answered: true})
+	if !b.router.Busy("chat", one) {
+		t.Error("the request has ended without a way for its record")
+	}
+	again := startNodeAt(t, "first", n.addr)
+	again.Announce(replicas(again))
+	b.until("the request has ended", func() bool { return !b.router.Busy("chat", one) })
 }

@@ -50,9 +50,10 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	gone := r.part(all, now)
+	unsure := now.Add(-unsureFor)
+	gone := r.part(all, unsure)
 	r.origins.set(r.n, all)
-	r.n.r.mail.parted(r.n.out, gone, now.Add(-unsureFor), now)
+	r.n.r.mail.parted(r.n.out, gone, unsure, now)
 	r.n.r.mail.met(all)
 	var since time.Time
 	for _, i := range all {
@@ -63,16 +64,16 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 		delete(r.parted, i)
 	}
 	if !since.IsZero() {
-		r.n.out.again(since.Add(-partSlack))
+		r.n.out.again(since)
 	}
 	r.n.alone.Store(r.origins.count(r.n) == 0)
 	return nil
 }
 
-// partSlack is how long a router may have heard nothing any more when its end is seen: a node's queue for it, and a silence that is long enough.
+// partSlack is how long a node may have passed on nothing any more when its last message came: its queue for another router, and what that had not read.
 const partSlack = 5 * time.Second
 
-// part notes which of the node's peers are not among these any more. Few come back: another life of a router is another instance.
+// part notes which of the node's peers are not among these any more, and until when they have heard what the node was told. Few come back: another life of a router is another instance.
 func (r *inbox) part(stay []string, at time.Time) (gone []string) {
 	stays := setOf(stay)
 	for _, i := range r.origins.of(r.n) {
@@ -116,7 +117,7 @@ func (r *inbox) charges(m *feedpb.Charges, now time.Time) error {
 			r.n.r.mail.parted(r.n.out, []string{origin}, now.Add(-unsureFor), now)
 		}()
 		if slices.Contains(r.origins.of(r.n), origin) {
-			r.partOf(origin, now)
+			r.partOf(origin, now.Add(-unsureFor))
 		}
 	default:
 		fresh, ok := r.origins.add(r.n, origin)

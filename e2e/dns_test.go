@@ -135,33 +135,39 @@ pools: [{name: chat, models: [sim], dns: "engines.test:%d", fallback: none}]
 		return client.Chat(t.Context(), lab.ChatRequest{Model: "sim", Messages: []lab.Message{{Role: "user", Content: "hello"}}, MaxTokens: 1}).OK()
 	})
 
-	load := startClients(t, client)
-	phase := func(what string, d time.Duration) {
+	load, served := startClients(t, client)
+	gone := netip.AddrPortFrom(ips[2], uint16(ports[0])).String()
+	used := func() bool { return metric(t, "http://"+gone+"/metrics", "vllm:request_success_total") > 0 }
+	more := func(what string, n int64) {
 		t.Helper()
-		if !lab.Wait(t.Context(), d) {
-			t.Fatalf("%s: the test has ended", what)
-		}
+		want := served() + n
+		eventually(t, what, func() bool { return served() >= want })
 	}
-	phase("all three", time.Second)
+	eventually(t, "all three are used", used)
 	dns.give(ips[0], ips[1])
 	left := time.Now()
-	phase("one not ready", 3*time.Second)
-	engines[2].Stop() // what it was sent before has been answered
-	phase("and ended", time.Second)
+	if !lab.Wait(t.Context(), 2*time.Second) { // after which nothing new goes there
+		t.Fatal("the test has ended")
+	}
+	more("requests go on", 100)
+	eventually(t, "what it was sent before has been answered", func() bool {
+		return metric(t, "http://"+gone+"/metrics", "vllm:num_requests_running")+metric(t, "http://"+gone+"/metrics", "vllm:num_requests_waiting") == 0
+	})
+	engines[2].Stop()
+	more("requests go on without it", 100)
 	dns.give(ips...)
-	_, err = l.Start("engine2-again", append([]string{binaries.kvsteer, "engine", "--listen", netip.AddrPortFrom(ips[2], uint16(ports[0])).String(), "--model", "sim"}, quick...)...)
+	_, err = l.Start("engine2-again", append([]string{binaries.kvsteer, "engine", "--listen", gone, "--model", "sim"}, quick...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	phase("its successor is ready", 4*time.Second)
+	eventually(t, "its successor is used", used)
 	sent := load()
 
 	entries, err := (&lab.Site{AccessLog: accessLog}).ReadLog(t.Context(), sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := netip.AddrPortFrom(ips[2], uint16(ports[0])).String()
 	before, after := 0, 0
 	for _, e := range entries {
 		if e.Upstream != gone && e.Endpoint != gone {
@@ -209,8 +215,8 @@ pools: [{name: chat, models: [sim], dns: "engines.test:%d", fallback: none}]
 	}
 }
 
-// startClients has clients send requests until the function is called, which returns how many were sent. Each of them must be answered well.
-func startClients(t *testing.T, client *lab.Client) (stop func() int) {
+// startClients has clients send requests until stop is called, which returns how many were sent. Each of them must be answered well.
+func startClients(t *testing.T, client *lab.Client) (stop func() int, served func() int64) {
 	t.Helper()
 	var wg sync.WaitGroup
 	var sent, ends atomic.Int64
@@ -228,7 +234,7 @@ func startClients(t *testing.T, client *lab.Client) (stop func() int) {
 	}
 	stop = func() int { ends.Store(1); wg.Wait(); return int(sent.Load()) }
 	t.Cleanup(func() { ends.Store(1); wg.Wait() })
-	return stop
+	return stop, sent.Load
 }
 
 func freePorts(t *testing.T, n int) []int {

@@ -40,7 +40,7 @@ func TestNodesChargesAreReleased(t *testing.T) {
 		wg.Wait()
 		requireUncharged(t, site)
 		outcomes := map[string]float64{}
-		for _, outcome := range []string{"released", "passed", "moved", "late", "unknown", "foreign", "undecided"} {
+		for _, outcome := range []string{"released", "passed", "kept", "moved", "late", "unknown", "foreign", "undecided"} {
 			for _, r := range site.Routers {
 				if n := metric(t, r.Admin+"/metrics", "kvsteer_router_records_total", fmt.Sprintf("outcome=%q", outcome)); n > 0 {
 					outcomes[outcome] += n

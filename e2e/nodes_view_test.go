@@ -50,6 +50,32 @@ func view(t *testing.T, r *lab.Router) map[string]viewed {
 	return all
 }
 
+// heardAgo is how long ago a router heard a node's last message; zero when it does not answer or does not know the node.
+func heardAgo(t *testing.T, r *lab.Router, n *lab.Node) time.Duration {
+	t.Helper()
+	var state struct {
+		Nodes []struct {
+			Address string  `json:"address"`
+			Heard   float64 `json:"heard_seconds_ago"`
+		} `json:"nodes"`
+	}
+	resp, err := http.Get(r.Admin + "/api/v1/state")
+	if err != nil {
+		t.Log(err)
+		return 0
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&state); err != nil {
+		t.Log(err)
+	}
+	for _, one := range state.Nodes {
+		if one.Address == n.Addr {
+			return time.Duration(one.Heard * float64(time.Second))
+		}
+	}
+	return 0
+}
+
 // matchable waits until a router matches, or does not match, blocks of all these engines.
 func matchable(t *testing.T, r *lab.Router, engines []*lab.Engine, want bool) {
 	t.Helper()

@@ -35,12 +35,22 @@ func (p *peers) Released(pool string, number uint64) {
 	}
 }
 
-func (p *peers) Pass(instance string, c router.Completion) bool {
+func (p *peers) Pass(instance string, c router.Completion) router.Passing {
 	f := p.feed.Load()
-	return f != nil && f.Pass(instance, feed.Record{
+	if f == nil {
+		return router.NoWay
+	}
+	switch f.Pass(instance, feed.Record{
 		Instance: instance, ID: c.ID, Pool: c.Pool, Upstream: c.Upstream, Attempts: c.Attempts, Code: c.Code, Answered: c.Answered,
 		ConnectFailed: c.ConnectFailed, Broken: c.Broken,
-	})
+	}) {
+	case feed.Passed:
+		return router.Passed
+	case feed.Kept:
+		return router.Kept
+	default:
+		return router.NoWay
+	}
 }
 
 // listener takes what nodes say to the parts of the router that it concerns.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/feed"
+	"github.com/kvsteer/kvsteer/internal/openai"
 	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
@@ -19,13 +22,15 @@ type testNode struct {
 	stop func()
 }
 
-func startNode(t testing.TB, name string) *testNode {
+func startNode(t testing.TB, name string) *testNode { return startNodeAt(t, name, "127.0.0.1:0") }
+
+func startNodeAt(t testing.TB, name, addr string) *testNode {
 	t.Helper()
 	n, err := feed.NewNode(feed.NodeOptions{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,11 +210,11 @@ func TestPeers(t *testing.T) {
 	b.until("one router's charge is the other's load", func() bool { return b.endpoint(one).Backlog > 50_000 })
 	p.Released("chat", 5)
 	b.until("and not for longer", func() bool { return b.endpoint(one).Backlog == 0 })
-	if !p.Pass(b.router.Instance(), router.Completion{ID: b.router.Instance() + "-1", Pool: "chat", Code: 200}) {
+	if p.Pass(b.router.Instance(), router.Completion{ID: b.router.Instance() + "-1", Pool: "chat", Code: 200}) != router.Passed {
 		t.Error("no way for a record")
 	}
-	if p.Pass("nobody", router.Completion{}) {
-		t.Error("a way to nobody")
+	if p.Pass("nobody", router.Completion{ID: "nobody-1"}) != router.Kept {
+		t.Error("a record of a router that may soon be there is not kept")
 	}
 
 	// An engine that sleeps, as its node says, is seen so, and not any more when no node says anything.
@@ -218,7 +223,43 @@ func TestPeers(t *testing.T) {
 	a.until("what the engine says is known", asleep)
 	n.Announce(nil)
 	a.until("it is stale", func() bool { e := a.endpoint(one).Engine; return e != nil && e.Stale })
-	if (&peers{}).Pass("x", router.Completion{}) {
+	if (&peers{}).Pass("x", router.Completion{}) != router.NoWay {
 		t.Error("a way without a feed")
 	}
+}
+
+// TestRecordsOutliveNodes: a record that comes to the wrong router while no node runs ends its request at the right one when a node is back.
+func TestRecordsOutliveNodes(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer engine.Close()
+	one := engine.Listener.Addr().String()
+	n := startNode(t, "first")
+	replicas := func(n *testNode) []feed.Replica {
+		return []feed.Replica{{Endpoint: one, Pool: "chat", Sources: []uint32{n.source(1).Number()}}}
+	}
+	n.Announce(replicas(n))
+	text := nodes(n) + toldPool
+	a, b := startFleet(t, text), startFleet(t, text)
+	for _, r := range []*running{a, b} {
+		r.until("the routers know of each other", func() bool { all := r.feed.Nodes(); return len(all) == 1 && all[0].Peers == 1 })
+		r.until("the endpoint is known", func() bool { e := r.endpoint(one); return e.Healthy && e.Blocks == 1 })
+	}
+	d := b.router.Decide(t.Context(), router.Request{
+		Meta: openai.Meta{Method: "POST", Path: "/v1/completions", ContentType: "application/json"}, Body: []byte(`{"model":"tiny","prompt":[1,2,3,4,5,6,7,8]}`),
+	})
+	if d.Endpoint != one || !b.router.Busy("chat", one) {
+		t.Fatalf("decision %+v", d)
+	}
+	a.until("the other router knows", func() bool { return a.router.Busy("chat", one) })
+	n.stop()
+	for _, r := range []*running{a, b} {
+		r.until("the node is lost", func() bool { return !r.feed.Nodes()[0].Connected })
+	}
+	a.router.Complete(router.Completion{ID: d.ID, Pool: "chat", Upstream: one, Code: 200, Answered: true})
+	if !b.router.Busy("chat", one) {
+		t.Error("the request has ended without a way for its record")
+	}
+	again := startNodeAt(t, "first", n.addr)
+	again.Announce(replicas(again))
+	b.until("the request has ended", func() bool { return !b.router.Busy("chat", one) })
 }

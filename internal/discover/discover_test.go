@@ -24,6 +24,7 @@ type fake struct {
 	hosts map[string][]string // nil value: it fails; no key: no such host
 	srv   map[string][]*net.SRV
 	asked map[string]int
+	delay time.Duration // before each answer of a host's
 }
 
 func newFake() *fake {
@@ -48,7 +49,14 @@ func (f *fake) count(name string) int {
 	return f.asked[name]
 }
 
-func (f *fake) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+func (f *fake) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+	if f.delay > 0 {
+		select {
+		case <-time.After(f.delay):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked[host]++
@@ -255,6 +263,44 @@ func TestServices(t *testing.T) {
 		synctest.Wait()
 		if got, want := c.take(), "_http._tcp.test [10.0.0.2:81 10.0.0.3:80]"; got != want {
 			t.Errorf("told %q, want %q", got, want)
+		}
+	})
+}
+
+// Hosts of SRV records are asked for at the same time, each once, in the time of one question.
+func TestServicesSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hosts, each = 10 * maxTargets, 4
+		f := newFake()
+		f.delay = 200 * time.Millisecond
+		n := Name{Host: "_http._tcp.test"}
+		for i := range hosts {
+			host := fmt.Sprintf("e%d.test.", i)
+			f.set(host, fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250))
+			for port := range uint16(each) {
+				f.srv[n.Host] = append(f.srv[n.Host], &net.SRV{Target: strings.ToUpper(host[:1]) + host[1:], Port: 8000 + port})
+			}
+		}
+		d, err := New(Options{Resolver: f, Timeout: 2*time.Second + 1, Changed: func(Name, []netip.AddrPort) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		addrs, dropped, err := d.lookup(t.Context(), n)
+		if took := time.Since(begun); err != nil || len(addrs) != hosts*each || dropped != 0 || took != 10*f.delay {
+			t.Errorf("%d addresses, %d dropped, error %v after %v", len(addrs), dropped, err, took)
+		}
+		for i := range hosts {
+			if got := f.count(fmt.Sprintf("e%d.test.", i)); got != 1 {
+				t.Fatalf("host %d is asked for %d times", i, got)
+			}
+		}
+
+		// A name server that is too slow is given up after one timeout, not after one for each host.
+		f.delay = time.Minute
+		begun = time.Now()
+		if _, _, err := d.lookup(t.Context(), n); err == nil || time.Since(begun) != d.o.Timeout {
+			t.Errorf("error %v after %v", err, time.Since(begun))
 		}
 	})
 }

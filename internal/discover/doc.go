@@ -1,7 +1,7 @@
 // Package discover asks DNS for addresses, again and again, and tells when they have changed.
 //
 // A [Name] is a host whose A and AAAA records give addresses that share one port, or a name of SRV records, each of which gives a host and a port.
-// Priorities and weights of SRV records count for nothing.
+// Priorities and weights of SRV records count for nothing. Their hosts are asked for 64 at a time, each once, and all of them within one Timeout.
 //
 //	d, err := discover.New(discover.Options{Changed: func(n discover.Name, addrs []netip.AddrPort) { … }})
 //	go d.Run(ctx)

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// maxTargets bounds the hosts of SRV records that are asked for at one time.
-const maxTargets = 16
+// maxTargets bounds the hosts of SRV records that are asked for at one time. All have one timeout together: with so many, a name server that takes
+// 0.2 s for each answer is fast enough for 640 hosts within 2 s.
+const maxTargets = 64
 
 // dialer connects to one of these name servers after the other, or, without any, to that which the resolver names.
 func dialer(servers []string) func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -50,16 +52,18 @@ func (d *Discoverer) lookup(ctx context.Context, n Name) (addrs []netip.AddrPort
 	return addrs, dropped + more, nil
 }
 
-// hosts are the addresses of a host.
-func (d *Discoverer) hosts(ctx context.Context, host string, port uint16) ([]netip.AddrPort, error) {
+// hosts are the addresses of a host, with each of the ports.
+func (d *Discoverer) hosts(ctx context.Context, host string, ports ...uint16) ([]netip.AddrPort, error) {
 	ips, err := d.o.Resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, answered(err)
 	}
 	var addrs []netip.AddrPort
 	for _, ip := range ips {
-		if addr, ok := usable(ip, port); ok {
-			addrs = append(addrs, addr)
+		for _, port := range ports {
+			if addr, ok := usable(ip, port); ok {
+				addrs = append(addrs, addr)
+			}
 		}
 	}
 	return addrs, nil
@@ -78,12 +82,17 @@ func (d *Discoverer) services(ctx context.Context, name string) (addrs []netip.A
 	if n := len(records) - d.o.MaxAddresses; n > 0 {
 		records, dropped = records[:d.o.MaxAddresses], n
 	}
+	ports := map[string][]uint16{} // by host, each of which is asked for once
+	for _, r := range records {
+		host := strings.ToLower(r.Target)
+		ports[host] = append(ports[host], r.Port)
+	}
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxTargets)
-	for _, r := range records {
+	for host, ports := range ports {
 		group.Go(func() error {
-			some, err := d.hosts(ctx, r.Target, r.Port)
+			some, err := d.hosts(ctx, host, ports...)
 			mu.Lock()
 			defer mu.Unlock()
 			addrs = append(addrs, some...)

@@ -27,6 +27,7 @@ type server struct {
 	records   map[string][]dnsmessage.ResourceBody // by name with its last dot
 	codes     map[string]dnsmessage.RCode          // instead of records; of one type: "A name."
 	silent    bool
+	mute      map[string]bool // names that are not answered
 	overTCP   int
 	nodata    map[string]bool // the name exists without records
 	questions int
@@ -37,7 +38,7 @@ const maxUDP = 1232
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{records: map[string][]dnsmessage.ResourceBody{}, codes: map[string]dnsmessage.RCode{}, nodata: map[string]bool{}}
+	s := &server{records: map[string][]dnsmessage.ResourceBody{}, codes: map[string]dnsmessage.RCode{}, nodata: map[string]bool{}, mute: map[string]bool{}}
 	var err error
 	if s.udp, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
@@ -124,10 +125,10 @@ func (s *server) answer(query []byte, tcp bool) []byte {
 	if tcp {
 		s.overTCP++
 	}
-	if s.silent {
+	name := q.Name.String()
+	if s.silent || s.mute[name] {
 		return nil
 	}
-	name := q.Name.String()
 	all, known := s.records[name]
 	m := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: header.ID, Response: true, Authoritative: true, RecursionAvailable: true},
@@ -302,6 +303,24 @@ func TestServerSilent(t *testing.T) {
 	}
 	if e := new(net.DNSError); !errors.As(err, &e) || !e.IsTimeout {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A name server that answers for no host of hundreds of SRV records is a failure in the time of one.
+func TestServerSilentForHosts(t *testing.T) {
+	const hosts, timeout = 300, 200 * time.Millisecond
+	s := newServer(t)
+	s.change(func() {
+		for i := range hosts {
+			host := fmt.Sprintf("e%d.test.", i)
+			s.mute[host] = true
+			s.records["_fleet._tcp.test."] = append(s.records["_fleet._tcp.test."], &dnsmessage.SRVResource{Target: dnsmessage.MustNewName(host), Port: 8000})
+		}
+	})
+	begun := time.Now()
+	got, _, err := asker(t, s, timeout)(Name{Host: "_fleet._tcp.test."})
+	if took := time.Since(begun); err == nil || took < timeout || took > hosts*timeout/10 {
+		t.Errorf("%v, error %v after %v", got, err, took)
 	}
 }
 

@@ -66,6 +66,9 @@
 // is on the other end is for TLS with client certificates, and for a bearer token, to say; clear text is served on loopback only, unless it is allowed.
 // Files are read by their hash, out of those that the node offers, four at a time. Token ids and prompts are in no message.
 //
+// Records for a router that is not there wait for it where they came, for a minute, and what was sent on a way that turns out to be lost is sent again:
+// a record may come twice.
+//
 // A router that is not among the peers any more is gone, whether a message of charges said so or not.
 //
 // A router takes 4,096 nodes, and of one of them messages of 4 MiB, replicas and peers by the thousand, and as many blocks of a source as its options say. A

@@ -280,9 +280,12 @@ func (n *Node) leave(st *stream) {
 	all := slices.DeleteFunc(slices.Clone(n.streams()), func(other *stream) bool { return other == st })
 	n.all.Store(&all)
 	n.o.Metrics.streams.Set(float64(len(all)))
-	for _, other := range all {
-		if other.instance == st.instance {
-			return // it goes on with another stream
+	for _, other := range slices.Backward(all) {
+		if other.instance == st.instance { // it goes on with another stream
+			if other.inherit(st) {
+				n.others.Store(true) // some of it may be of routers that are gone
+			}
+			return
 		}
 	}
 	gone := encodeCharges(&feedpb.Charges{Instance: st.instance, Gone: true})

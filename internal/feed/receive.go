@@ -339,8 +339,10 @@ func (r *inbox) lost(heard, now time.Time) {
 	for _, s := range r.held {
 		s.cut(heard)
 	}
-	r.part(nil, heard)
+	unsure := heard.Add(-partSlack)
+	gone := r.part(nil, unsure)
 	r.origins.set(r.n, nil)
+	r.n.r.mail.parted(r.n.out, gone, unsure, now)
 	r.n.alone.Store(false)
 	r.tick(now)
 }

@@ -50,8 +50,11 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	r.part(all, now)
+	unsure := now.Add(-unsureFor)
+	gone := r.part(all, unsure)
 	r.origins.set(r.n, all)
+	r.n.r.mail.parted(r.n.out, gone, unsure, now)
+	r.n.r.mail.met(all)
 	var since time.Time
 	for _, i := range all {
 		at, back := r.parted[i]
@@ -61,26 +64,25 @@ func (r *inbox) meet(m *feedpb.Peers, now time.Time) error {
 		delete(r.parted, i)
 	}
 	if !since.IsZero() {
-		r.n.out.again(since.Add(-partSlack))
+		r.n.out.again(since)
 	}
 	r.n.alone.Store(r.origins.count(r.n) == 0)
 	return nil
 }
 
-// partSlack is how long a router may have heard nothing any more when its end is seen: a node's queue for it, and a silence that is long enough.
+// partSlack is how long a node may have passed on nothing any more when its last message came: its queue for another router, and what that had not read.
 const partSlack = 5 * time.Second
 
-// part notes which of the node's peers are not among these any more. Few come back: another life of a router is another instance.
-func (r *inbox) part(stay []string, at time.Time) {
-	stays := make(map[string]bool, len(stay))
-	for _, i := range stay {
-		stays[i] = true
-	}
+// part notes which of the node's peers are not among these any more, and until when they have heard what the node was told. Few come back: another life of a router is another instance.
+func (r *inbox) part(stay []string, at time.Time) (gone []string) {
+	stays := setOf(stay)
 	for _, i := range r.origins.of(r.n) {
 		if !stays[i] {
 			r.partOf(i, at)
+			gone = append(gone, i)
 		}
 	}
+	return gone
 }
 
 func (r *inbox) partOf(instance string, at time.Time) {
@@ -110,13 +112,22 @@ func (r *inbox) charges(m *feedpb.Charges, now time.Time) error {
 	case origin == r.own:
 		return nil
 	case m.GetGone():
-		defer r.origins.drop(r.n, origin)
+		defer func() { // after its last releases
+			r.origins.drop(r.n, origin)
+			r.n.r.mail.parted(r.n.out, []string{origin}, now.Add(-unsureFor), now)
+		}()
 		if slices.Contains(r.origins.of(r.n), origin) {
-			r.partOf(origin, now)
+			r.partOf(origin, now.Add(-unsureFor))
 		}
-	case !r.origins.add(r.n, origin):
-		r.metrics.charge(chargeDropped, len(made))
-		return nil
+	default:
+		fresh, ok := r.origins.add(r.n, origin)
+		if !ok {
+			r.metrics.charge(chargeDropped, len(made))
+			return nil
+		}
+		if fresh {
+			r.n.r.mail.met([]string{origin})
+		}
 	}
 	for _, c := range made {
 		endpoint, ok := r.endpoints[c.Endpoint]

@@ -87,6 +87,7 @@ type Router struct {
 	owners  owners
 	origins origins
 	open    openCharges
+	mail    mail
 	// begin opens a stream; the function ends it.
 	begin   func(ctx context.Context, addr netip.AddrPort, received func(bytes int)) (conversation, func(), error)
 	changed chan struct{} // holds one when wanted has changed, or a node's goroutine has ended
@@ -126,6 +127,7 @@ func NewRouter(o RouterOptions) (*Router, error) {
 		o.Metrics = NewRouterMetrics(nil)
 	}
 	r := &Router{o: o, origins: origins{own: o.Instance, fleet: o.Fleet}, changed: make(chan struct{}, 1)}
+	r.mail = mail{ways: r.origins.with, metrics: o.Metrics}
 	r.connectTimeout, r.helloTimeout, r.stallTimeout = connectTimeout, helloTimeout, fetchStall
 	r.retry = newRetry()
 	r.begin = r.watch
@@ -172,6 +174,8 @@ func (r *Router) Run(ctx context.Context) error {
 	all, ending := map[string]*running{}, map[string]*running{}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	look := time.NewTicker(keepLook)
+	defer look.Stop()
 	for {
 		r.mu.Lock()
 		wanted := map[string][]netip.Prefix{}
@@ -212,6 +216,8 @@ func (r *Router) Run(ctx context.Context) error {
 		r.mu.Unlock()
 		select {
 		case <-r.changed:
+		case <-look.C:
+			r.mail.expire(time.Now())
 		case <-ctx.Done():
 			return nil
 		}

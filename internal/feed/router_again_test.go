@@ -27,6 +27,8 @@ func TestReleasesAreSaidAgain(t *testing.T) {
 		{"the node was lost long after", time.Minute, true, [][]string{{"other"}}, false},
 		{"the node was lost, and another life of the router comes", 0, true, [][]string{{"third"}}, false},
 		{"the node had lost the other router", 0, false, [][]string{{}, {"other"}}, true},
+		{"the other router had hung", 18 * time.Second, false, [][]string{{}, {"other"}}, true},
+		{"the node had lost the other router long after", 25 * time.Second, false, [][]string{{}, {"other"}}, false},
 		{"the other router stays", 0, false, [][]string{{"other"}, {"other", "third"}}, false},
 	}
 	for _, tt := range tests {

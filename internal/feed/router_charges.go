@@ -11,7 +11,6 @@ import (
 const (
 	maxOutgoing = 8192                 // charges that wait for one node; beyond, the oldest is dropped
 	maxReleases = 2 * maxOpen          // releases that wait for one node; beyond, the oldest is dropped
-	maxRecords  = 1024                 // records that wait for one node; beyond, none is taken
 	maxBatch    = 256                  // charges and releases in one message
 	batchDelay  = 5 * time.Millisecond // that the first of a batch waits for others
 	maxEnded    = 4096                 // releases that can be said again; beyond, the oldest are forgotten
@@ -43,18 +42,6 @@ func (r *Router) Released(pool string, number uint64) {
 	if n := r.open.take(name); n != nil {
 		n.out.release(name)
 	}
-}
-
-// Pass sends a record to the router of another instance, through a node that has it as a peer. It reports false if there is none or if too many records
-// wait already. It may be called from any goroutine, and waits for nothing.
-func (r *Router) Pass(instance string, rec Record) bool {
-	rec.Instance = instance
-	for _, n := range r.origins.with(instance) {
-		if n.out.record(rec.proto()) {
-			return true
-		}
-	}
-	return false
 }
 
 // openCharges say which node was told of a charge that is not released yet, so that its release goes there. The releases of the oldest get lost when there
@@ -106,6 +93,8 @@ func (o *openCharges) forget(n *watched) {
 type outbox struct {
 	metrics *routerSeries
 	lost    func(decisionName) // is told of charges that are dropped: they need no release
+	mail    *mail
+	letters []*letter // records; guarded by mail.mu
 
 	mu       sync.Mutex
 	charges  []waitingCharge         // oldest first
@@ -113,8 +102,7 @@ type outbox struct {
 	made     map[decisionName]uint64 // where a charge stands, counted from the start
 	released []decisionName          // oldest first
 	ended    []endedCharge           // whose releases were sent, the oldest first, at most twice maxEnded
-	records  []*feedpb.Record
-	wake     chan struct{} // holds one when something was put in
+	wake     chan struct{}           // holds one when something was put in
 }
 
 type waitingCharge struct {
@@ -128,8 +116,8 @@ type endedCharge struct {
 	at   time.Time
 }
 
-func newOutbox(m *routerSeries, lost func(decisionName)) *outbox {
-	return &outbox{metrics: m, lost: lost, made: map[decisionName]uint64{}, wake: make(chan struct{}, 1)}
+func newOutbox(m *routerSeries, records *mail, lost func(decisionName)) *outbox {
+	return &outbox{metrics: m, mail: records, lost: lost, made: map[decisionName]uint64{}, wake: make(chan struct{}, 1)}
 }
 
 func (o *outbox) charge(name decisionName, c *feedpb.Charge) {
@@ -175,19 +163,6 @@ func (o *outbox) release(name decisionName) {
 	o.poke()
 }
 
-func (o *outbox) record(r *feedpb.Record) bool {
-	o.mu.Lock()
-	if len(o.records) >= maxRecords {
-		o.mu.Unlock()
-		o.metrics.record(recordDropped)
-		return false
-	}
-	o.records = append(o.records, r)
-	o.mu.Unlock()
-	o.poke()
-	return true
-}
-
 func (o *outbox) poke() {
 	select {
 	case o.wake <- struct{}{}:
@@ -198,8 +173,9 @@ func (o *outbox) poke() {
 // waiting says how many charges and releases are to be sent, and whether any record is.
 func (o *outbox) waiting() (charges int, records bool) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.made) + len(o.released), len(o.records) > 0
+	charges = len(o.made) + len(o.released)
+	o.mu.Unlock()
+	return charges, o.mail.waits(o)
 }
 
 // batch takes up to maxBatch charges and releases, nil when there are none.
@@ -251,20 +227,8 @@ func (o *outbox) again(since time.Time) {
 	o.poke()
 }
 
-// takeRecord takes the oldest record, nil when there is none.
-func (o *outbox) takeRecord() *feedpb.Record {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.records) == 0 {
-		return nil
-	}
-	r := o.records[0]
-	o.records[0] = nil
-	o.records = o.records[1:]
-	return r
-}
-
-// send writes to a stream what is put in, until ctx or the stream ends, of which receiving tells. What was taken and could not be sent is lost.
+// send writes to a stream what is put in, until ctx or the stream ends, of which receiving tells. Charges that were taken and could not be
+// sent are lost.
 func (o *outbox) send(ctx context.Context, s conversation) {
 	delay := time.NewTimer(0)
 	defer delay.Stop()
@@ -294,7 +258,7 @@ func (o *outbox) send(ctx context.Context, s conversation) {
 			o.metrics.charge(chargeSent, len(c.Made)+len(c.Released))
 		}
 		for range maxBatch {
-			r := o.takeRecord()
+			r := o.mail.take(o, time.Now())
 			if r == nil {
 				break
 			}

@@ -266,45 +266,6 @@ func TestSeenBound(t *testing.T) {
 	}
 }
 
-// TestPass hands records to the routers whose they are.
-func TestPass(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newRouterSite(t, node1())
-		if s.r.Pass("other", Record{ID: "other-1", Pool: "chat"}) {
-			t.Error("passed to nobody")
-		}
-		l := s.answer()
-		l.say(tellPeersOf("other"), tellRecordFor("own"), tellRecordFor("other"))
-		if !s.r.Pass("other", Record{ID: "other-1", Pool: "chat", Code: 200}) || s.r.Pass("third", Record{ID: "third-1"}) {
-			t.Error("passed to the wrong one")
-		}
-		time.Sleep(batchDelay)
-		synctest.Wait()
-		want := []*feedpb.RouterMessage{{Message: &feedpb.RouterMessage_Record{Record: &feedpb.Record{Instance: "other", Id: "other-1", Pool: "chat", Code: 200}}}}
-		if diff := cmp.Diff(want, l.sent(), protocmp.Transform()); diff != "" {
-			t.Error(diff)
-		}
-		if diff := cmp.Diff([]Record{{Instance: "own", ID: "own-1", Pool: "chat"}}, s.fleet.records); diff != "" {
-			t.Errorf("records received: %s", diff)
-		}
-		// A node that does not read takes a bounded number.
-		l.say(tellAlive())
-		passed := 0
-		for range 10 * maxRecords {
-			if s.r.Pass("other", Record{ID: "other-1", Pool: "chat"}) {
-				passed++
-			}
-		}
-		if passed > 2*maxRecords || passed < maxRecords {
-			t.Errorf("%d were taken", passed)
-		}
-		l.say(context.Canceled)
-		if s.r.Pass("other", Record{ID: "other-1"}) {
-			t.Error("passed to a node that is lost")
-		}
-	})
-}
-
 // TestOutboxTogether charges and releases from many goroutines while one sends.
 func TestOutboxTogether(t *testing.T) {
 	b := newBench(t)

@@ -26,7 +26,7 @@ func TestFlush(t *testing.T) {
 		if took := flush(time.Second); took > flushed {
 			t.Errorf("with nothing to send it takes %v", took)
 		}
-		if !s.r.Pass("other", Record{ID: "other-1"}) {
+		if s.r.Pass("other", Record{ID: "other-1"}) != Passed {
 			t.Fatal("there is no way to the other router")
 		}
 		flush(time.Second)

@@ -50,12 +50,20 @@ const (
 	recordDropped  = "dropped"
 )
 
+// Why records of other routers' decisions are given up.
+const (
+	givenUpExpired = "expired"
+	givenUpFull    = "full"
+)
+
 // RouterMetrics are the metrics of the router's side. Series of a node are removed when it is no node of the router any more.
 type RouterMetrics struct {
 	up, stale, refused                    *prometheus.GaugeVec
 	streams, ended, blocks, bytes, copies *prometheus.CounterVec
 	refusals, charges, records            *prometheus.CounterVec
 	copySeconds                           prometheus.Histogram
+	kept                                  prometheus.Gauge
+	givenUpRecords                        *prometheus.CounterVec
 }
 
 // NewRouterMetrics registers the metrics; a nil Registerer leaves them unregistered.
@@ -74,7 +82,7 @@ func NewRouterMetrics(reg prometheus.Registerer) *RouterMetrics {
 	for _, r := range refusalReasons() {
 		refusals = append(refusals, string(r))
 	}
-	return &RouterMetrics{
+	m := &RouterMetrics{
 		up:       gauge("node_up", "1 while the node is connected, else 0."),
 		stale:    gauge("node_stale", "1 while some blocks of the node are not matched because their changes were not heard of for too long, else 0."),
 		refused:  gauge("refused_endpoints", "Endpoints that the node announces and that are not accepted."),
@@ -90,6 +98,24 @@ func NewRouterMetrics(reg prometheus.Registerer) *RouterMetrics {
 			Name: "kvsteer_feed_router_copy_seconds", Help: "Time from the begin of a copy of all blocks of a source to its end.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}),
+		kept: f.NewGauge(prometheus.GaugeOpts{
+			Name: "kvsteer_feed_router_kept_records",
+			Help: "Access log records of other routers' decisions that are kept because no node knows those routers.",
+		}),
+		givenUpRecords: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "kvsteer_feed_router_given_up_records_total",
+			Help: "Kept records that were given up, by reason: expired, no node came to know the router within 1 min; full, there were too many.",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{givenUpExpired, givenUpFull} {
+		m.givenUpRecords.WithLabelValues(reason)
+	}
+	return m
+}
+
+func (m *RouterMetrics) givenUp(reason string, n int) {
+	if n > 0 {
+		m.givenUpRecords.WithLabelValues(reason).Add(float64(n))
 	}
 }
 

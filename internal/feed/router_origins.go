@@ -53,13 +53,15 @@ func (o *origins) set(n *watched, instances []string) {
 	}
 }
 
-// add enters one peer of a node. It reports false when the node has too many.
-func (o *origins) add(n *watched, instance string) bool {
+// add enters one peer of a node, which may be there already. ok is false when the node has too many.
+func (o *origins) add(n *watched, instance string) (fresh, ok bool) {
 	o.telling.Lock() // until the fleet knows that it was gone before
 	defer o.telling.Unlock()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.addLocked(n, instance)
+	before := n.peers
+	ok = o.addLocked(n, instance)
+	return n.peers > before, ok
 }
 
 func (o *origins) addLocked(n *watched, instance string) bool {

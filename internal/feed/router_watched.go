@@ -80,7 +80,7 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 	n := &watched{
 		r: r, name: name, addr: addr, log: r.o.Log.With("node", name), metrics: r.o.Metrics.series(name), warned: map[Refusal]bool{},
 	}
-	n.out = newOutbox(n.metrics, func(name decisionName) { r.open.take(name) })
+	n.out = newOutbox(n.metrics, &r.mail, func(name decisionName) { r.open.take(name) })
 	n.allow.Store(&allow)
 	n.rec = newInbox(n)
 	n.timer = time.AfterFunc(time.Hour, n.tick)

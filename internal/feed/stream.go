@@ -8,7 +8,7 @@ import (
 )
 
 // stream is what one router is told. Whoever has something for it puts that into its queue and never waits; its sender takes from there. Lock order: the
-// node's mutex, a source's, a stream's.
+// node's mutex, a source's, a stream's, that of an earlier stream of the same router.
 type stream struct {
 	instance string // of the router
 	release  string
@@ -32,6 +32,7 @@ type stream struct {
 	peers    bool                 // they are to be sent beside the queue
 	passed   int                  // messages since what is beside the queue was looked at
 	ended    bool                 // nothing is queued any more
+	left     []message            // when it ended: what other routers had sent to this one
 }
 
 // follower is how far a stream is with a source.
@@ -265,12 +266,40 @@ func (st *stream) next() (m message, peers, ok bool) {
 	return m, false, true
 }
 
+// inherit takes over what other routers have sent to this one and an earlier stream of it was not told. That one is told nothing more. With both
+// mutexes held, a release cannot overtake its charge: it is among what is taken over, or comes after it.
+func (st *stream) inherit(from *stream) (some bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	from.endLocked()
+	left := from.left
+	from.left = nil
+	for _, m := range left {
+		if st.ended || !st.queue.room(m, quartersReleases, 4) {
+			st.metrics.dropped(m)
+			continue
+		}
+		st.add(m)
+	}
+	return len(left) > 0
+}
+
+func (st *stream) endLocked() {
+	st.ended = true
+	st.metrics.queued.Sub(float64(st.queue.bytes))
+	for _, m := range st.queue.take() {
+		if m.kind == kindCharges || m.kind == kindRecord {
+			st.left = append(st.left, m)
+		}
+	}
+}
+
 // end drops everything.
 func (st *stream) end() {
 	st.mu.Lock()
-	st.ended = true
-	st.metrics.queued.Sub(float64(st.queue.bytes))
-	st.queue.take()
+	st.endLocked()
 	st.known = nil
 	st.todo = nil
 	st.mu.Unlock()

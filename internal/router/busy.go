@@ -1,16 +1,19 @@
 package router
 
-// Busy says whether requests that were sent to an endpoint are not known to have ended.
+// Busy says whether requests that were sent to an endpoint, by this router or by others that tell it, are not known to have ended. Those of a router that
+// is gone end by estimate: when what they have to compute is worked off and their prompts have faded.
 func (r *Router) Busy(pool, endpoint string) bool {
 	f := r.fleet(pool)
 	if f == nil {
 		return false
 	}
-	f.expireAll(r.now())
+	now := r.now()
+	f.expireAll(now)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, t := range f.at(endpoint) {
-		if t.account.held > 0 {
+		t.account.advance(now, &f.pace)
+		if t.account.busy() {
 			return true
 		}
 	}

@@ -35,6 +35,7 @@ const (
 	RecordLate      RecordOutcome = "late"
 	RecordUnknown   RecordOutcome = "unknown"
 	RecordPassed    RecordOutcome = "passed"
+	RecordKept      RecordOutcome = "kept"
 	RecordForeign   RecordOutcome = "foreign"
 	RecordUndecided RecordOutcome = "undecided"
 	RecordPartial   RecordOutcome = "partial"
@@ -54,7 +55,8 @@ func RecordOutcomes() []RecordOutcomeDoc {
 		{RecordLate, "the decision is not open any more: an earlier record has ended it, or it has expired"},
 		{RecordUnknown, "this router has made no decision of that id"},
 		{RecordPassed, "the decision is another router's, and the record was passed to it"},
-		{RecordForeign, "the decision is another router's, to which there is no way, or this one's from before a restart"},
+		{RecordKept, "the decision is another router's, or this one's from before a restart, and no node knows that router: the record is passed to it if one does within a minute"},
+		{RecordForeign, "the decision is another router's, to which there is no way and none is waited for, or this one's from before a restart"},
 		{RecordUndecided, "no decision chose an endpoint for the request"},
 		{RecordPartial, "not the end of a request"},
 	}
@@ -92,11 +94,15 @@ func (r *Router) complete(c Completion, passed bool) RecordOutcome {
 	case !own && passed:
 		return RecordForeign // whoever passed it knows no better, and it says nothing of this router's own records
 	case !own:
-		if r.pass(c) {
+		passing := r.pass(c)
+		if passing == Passed {
 			return RecordPassed
 		}
 		if f != nil {
-			f.strayed()
+			f.strayed() // records of this router's decisions may not find it now either
+		}
+		if passing == Kept {
+			return RecordKept
 		}
 		return RecordForeign
 	case f == nil:
@@ -113,10 +119,13 @@ func (r *Router) complete(c Completion, passed bool) RecordOutcome {
 	return RecordReleased
 }
 
-// pass hands a record to the router that its id names, and reports whether there is a way to it.
-func (r *Router) pass(c Completion) bool {
+// pass hands a record to the router that its id names.
+func (r *Router) pass(c Completion) Passing {
 	instance, _, _ := strings.Cut(c.ID, "-")
-	return r.peers != nil && len(instance) <= maxInstance && r.peers.Pass(instance, c)
+	if r.peers == nil || len(instance) > maxInstance {
+		return NoWay
+	}
+	return r.peers.Pass(instance, c)
 }
 
 // undeliver takes a decision back that Envoy does not know of.

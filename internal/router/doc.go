@@ -46,8 +46,8 @@
 // 5 s. A charge whose end is never told expires as a decision does. So at rest all accounts of all routers are exactly zero, whatever was
 // lost between them.
 //
-// A record for another router's decision is passed to it, once, and counts there as if it had come from Envoy ([Router.CompletePassed]). One
-// that cannot be passed changes nothing, and says that some of this router's own go astray too.
+// A record for another router's decision is passed to it, and counts there as if it had come from Envoy ([Router.CompletePassed]). One
+// that cannot be passed, or not yet, changes nothing, and says that some of this router's own go astray too.
 //
 // An adapter's requests go only to endpoints that are known to serve it, if any are: an engine without it would answer 404. Where the pool names a salt
 // header, its value is the cache salt, before the body's.

@@ -218,6 +218,9 @@ func (a *account) fade(prompt int, age time.Duration, exact bool) {
 	a.fading += left(float64(prompt), age, inFlightHalf)
 }
 
+// busy says whether anything of a request is left that has not ended, known or by estimate.
+func (a *account) busy() bool { return a.held > 0 || a.fading > 0 || a.queued.len() > 0 }
+
 // unqueue takes what is left of one request's charge out of the queue, wherever it stands. Of a charge that requests share, it cannot be told
 // whose part has been served: each takes out no more than its own, and the last one the rest.
 func (a *account) unqueue(number uint64, uncached float64) {

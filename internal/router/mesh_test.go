@@ -48,15 +48,15 @@ func (l *link) Released(pool string, number uint64) {
 	l.tell(func(r *Router) { r.Release(from, pool, number) })
 }
 
-func (l *link) Pass(instance string, c Completion) bool {
+func (l *link) Pass(instance string, c Completion) Passing {
 	for i, other := range l.mesh.links {
 		if !l.mesh.silent && other != l && !other.dead && other.self.Instance() == instance {
 			l.waiting[i] = append(l.waiting[i], func(r *Router) { r.CompletePassed(c) })
 			l.passed++
-			return true
+			return Passed
 		}
 	}
-	return false
+	return NoWay
 }
 
 // newMesh makes so many routers over the endpoints of a pool, all of them connected.

@@ -9,9 +9,19 @@ type Peers interface {
 	Charged(c Charge)
 	// Released tells them that the request of a decision has ended. It may tell so twice.
 	Released(pool string, number uint64)
-	// Pass hands the end of a request to the router that made its decision, and reports whether there is a way to it.
-	Pass(instance string, c Completion) bool
+	// Pass hands the end of a request to the router that made its decision, or keeps it until there is a way.
+	Pass(instance string, c Completion) Passing
 }
+
+// Passing says what peers do with a record of another router's decision.
+type Passing uint8
+
+// What peers do with records.
+const (
+	NoWay  Passing = iota // nothing: no way to its router is known, and none is waited for
+	Passed                // there is a way
+	Kept                  // there may soon be one
+)
 
 // Charge is what one decision has entered as load at an endpoint. Routers that share charges enter each other's in their own accounts.
 type Charge struct {

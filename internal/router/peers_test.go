@@ -17,6 +17,7 @@ import (
 type listener struct {
 	told   []string
 	routes string // the one instance to which there is a way
+	keeps  string // the one instance whose records are kept
 }
 
 func (l *listener) Charged(c Charge) {
@@ -27,9 +28,15 @@ func (l *listener) Released(pool string, number uint64) {
 	l.told = append(l.told, fmt.Sprintf("released %d in %s", number, pool))
 }
 
-func (l *listener) Pass(instance string, c Completion) bool {
+func (l *listener) Pass(instance string, c Completion) Passing {
 	l.told = append(l.told, "pass "+c.ID)
-	return instance == l.routes
+	switch instance {
+	case l.routes:
+		return Passed
+	case l.keeps:
+		return Kept
+	}
+	return NoWay
 }
 
 func TestPeersAreTold(t *testing.T) {
@@ -145,6 +152,7 @@ func TestRecordsArePassed(t *testing.T) {
 		{"to its router", func(w *world, c Completion) { w.r.Complete(c) }, RecordPassed, false},
 		{"to its router, of a pool unknown here", func(w *world, c Completion) { c.Pool = "none"; w.r.Complete(c) }, RecordPassed, false},
 		{"to a router to which there is no way", func(w *world, c Completion) { c.ID = "bbbbbbbb-1"; w.r.Complete(c) }, RecordForeign, true},
+		{"to a router to which there may soon be a way", func(w *world, c Completion) { c.ID = "cccccccc-1"; w.r.Complete(c) }, RecordKept, true},
 		{"passed by another one, and not for this one", func(w *world, c Completion) { w.r.CompletePassed(c) }, RecordForeign, false},
 		{"passed by another one, and partial", func(w *world, c Completion) { c.Partial = true; w.r.CompletePassed(c) }, RecordPartial, false},
 		{"passed by another one, and of a reply", func(w *world, _ Completion) {
@@ -164,7 +172,7 @@ func TestRecordsArePassed(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, Options{Peers: &listener{routes: "aaaaaaaa"}}, chat(2))
+			w := newWorld(t, Options{Peers: &listener{routes: "aaaaaaaa", keeps: "cccccccc"}}, chat(2))
 			tt.record(w, Completion{ID: "aaaaaaaa-1", Pool: "chat", Upstream: address(0), Code: 200, Answered: true})
 			for _, o := range RecordOutcomes() {
 				if got := testutil.ToFloat64(w.r.m.records.WithLabelValues(string(o.Outcome))); (got == 1) != (o.Outcome == tt.want) {

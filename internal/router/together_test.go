@@ -115,9 +115,9 @@ func (c *crowd) Charged(charge Charge) {
 
 func (c *crowd) Released(pool string, number uint64) { c.r.Release("echo", pool, number) }
 
-func (c *crowd) Pass(_ string, record Completion) bool {
+func (c *crowd) Pass(_ string, record Completion) Passing {
 	c.r.CompletePassed(record)
-	return true
+	return Passed
 }
 
 // change replaces the configuration and calls what people call.

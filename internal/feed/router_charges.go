@@ -264,8 +264,8 @@ func (o *outbox) takeRecord() *feedpb.Record {
 	return r
 }
 
-// send writes to a stream what is put in, until ctx or the stream ends, of which receiving tells. What was taken and could not be sent is lost.
-func (o *outbox) send(ctx context.Context, s conversation) {
+// send writes to a stream what is put in, and the witnesses that come, until ctx or the stream ends, of which receiving tells. What was taken and could not be sent is lost.
+func (o *outbox) send(ctx context.Context, s conversation, witnesses <-chan *feedpb.Witness) {
 	delay := time.NewTimer(0)
 	defer delay.Stop()
 	for {
@@ -274,6 +274,11 @@ func (o *outbox) send(ctx context.Context, s conversation) {
 		case charges == 0 && !records:
 			select {
 			case <-o.wake:
+				continue
+			case w := <-witnesses:
+				if !o.witness(s, w) {
+					return
+				}
 				continue
 			case <-ctx.Done():
 				return
@@ -303,6 +308,13 @@ func (o *outbox) send(ctx context.Context, s conversation) {
 				return
 			}
 			o.metrics.record(recordPassed)
+		}
+		select {
+		case w := <-witnesses: // one at most before what has come meanwhile
+			if !o.witness(s, w) {
+				return
+			}
+		default:
 		}
 	}
 }

@@ -79,17 +79,17 @@ func NewRouterMetrics(reg prometheus.Registerer) *RouterMetrics {
 		refusals = append(refusals, string(r))
 	}
 	return &RouterMetrics{
-		up:       gauge("node_up", "1 while the node is connected, else 0."),
-		stale:    gauge("node_stale", "1 while some blocks of the node are not matched because their changes were not heard of for too long, else 0."),
-		refused:  gauge("refused_endpoints", "Endpoints that the node announces and that are not accepted."),
-		streams:  counter("streams", "Streams opened to the node, up to its hello."),
-		ended:    counter("streams_ended", "Streams that ended or did not come about, by reason: "+strings.Join(reasons, ", ")+".", "reason"),
-		blocks:   counter("blocks", "Blocks received, by kind: copy, all blocks of a source on a stream's begin, or delta, changes.", "kind"),
-		bytes:    counter("received_bytes", "Bytes of messages received from the node, as they were on the wire."),
-		copies:   counter("copies", "Copies of all blocks of a source that were received to their end."),
-		refusals: counter("refusals", "Endpoints refused, by reason: "+strings.Join(refusals, ", ")+".", "reason"),
-		charges:  counter("charges", "Charges and releases of load, by what became of them: sent to the node for other routers, received from other routers, dropped.", "outcome"),
-		records:  counter("records", "Access log records of other routers' decisions, by what became of them: passed to the node, received from it, foreign: received for another router, dropped.", "outcome"),
+		up:        gauge("node_up", "1 while the node is connected, else 0."),
+		stale:     gauge("node_stale", "1 while some blocks of the node are not matched because their changes were not heard of for too long, else 0."),
+		refused:   gauge("refused_endpoints", "Endpoints that the node announces and that are not accepted."),
+		streams:   counter("streams", "Streams opened to the node, up to its hello."),
+		ended:     counter("streams_ended", "Streams that ended or did not come about, by reason: "+strings.Join(reasons, ", ")+".", "reason"),
+		blocks:    counter("blocks", "Blocks received, by kind: copy, all blocks of a source on a stream's begin, or delta, changes.", "kind"),
+		bytes:     counter("received_bytes", "Bytes of messages received from the node, as they were on the wire."),
+		copies:    counter("copies", "Copies of all blocks of a source that were received to their end."),
+		refusals:  counter("refusals", "Endpoints refused, by reason: "+strings.Join(refusals, ", ")+".", "reason"),
+		charges:   counter("charges", "Charges and releases of load, by what became of them: sent to the node for other routers, received from other routers, dropped.", "outcome"),
+		records:   counter("records", "Access log records of other routers' decisions, by what became of them: passed to the node, received from it, foreign: received for another router, dropped.", "outcome"),
 		witnesses: counter("witnesses", "Prompts that engines of the node can be known by, by what became of them: sent to the node as hashes, dropped because there were too many.", "outcome"),
 		copySeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "kvsteer_feed_router_copy_seconds", Help: "Time from the begin of a copy of all blocks of a source to its end.",

@@ -10,8 +10,8 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// hashRate bounds the hashes that are computed and sent for one node, in a second: what a busy router spends on a node that heals is some 4 % of a core,
-// and 1 MiB on the wire.
+// hashRate bounds the hashes that are computed and sent for one node, in a second: what a busy router spends on a node that heals is less than a tenth of a
+// core, and 1 MiB on the wire.
 const hashRate = 128 << 10
 
 // Hearer learns from prompts what an engine of a node holds. Its methods may be called from any goroutine, and wait for nothing.

@@ -23,10 +23,11 @@ type talks struct {
 	system lab.Message
 	all    []*talk
 	sent   int
+	follow string // admin listener of whoever follows the engines
 }
 
 func newTalks(t *testing.T, site *lab.Site, n int) *talks {
-	x := &talks{t: t, site: site, client: site.Client(), system: lab.Message{Role: "system", Content: prose(rand.New(rand.NewPCG(3, 3)), 700)}}
+	x := &talks{t: t, site: site, follow: site.RouterAdmin, client: site.Client(), system: lab.Message{Role: "system", Content: prose(rand.New(rand.NewPCG(3, 3)), 700)}}
 	t.Cleanup(x.client.Close)
 	for i := range n {
 		x.all = append(x.all, x.begin(i))
@@ -74,12 +75,12 @@ func (x *talks) round() (replies []lab.Reply) {
 	return replies
 }
 
-// settle waits until the router has applied what was published: until no batch has come for a while.
+// settle waits until what was published is applied: until no batch has come for a while, longer than the window of a node.
 func (x *talks) settle() {
 	x.t.Helper()
 	last, since := -1.0, time.Now()
 	eventually(x.t, "the router has applied all events", func() bool {
-		n := metric(x.t, x.site.RouterAdmin+"/metrics", "kvsteer_subscriber_batches_total")
+		n := metric(x.t, x.follow+"/metrics", "kvsteer_subscriber_batches_total")
 		if n != last {
 			last, since = n, time.Now()
 		}

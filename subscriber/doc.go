@@ -119,6 +119,9 @@
 // then. Salted prompts are not healed in this way, and no prompt is once
 // a salt was seen: the salt does not show in the blocks after the first.
 //
+// Where prompts are routed on another host, that one hashes them for what Options.Wanted tells ([Proxy], [Hasher]), and
+// [Subscriber.WitnessHashes] takes the hashes: the same rules on the same evidence, without the tokens.
+//
 // Witnesses are wanted ([Subscriber.Wants]) while the engine is connected
 // and its history is not complete: until it clears its cache, or a replay
 // from its first batch. Kept are 32 Ki blocks of prompts for 1 to 2 min, 16 Ki

@@ -18,7 +18,7 @@ type foldOptions struct {
 	sink      Sink
 	log       *slog.Logger
 	hashSeed  *string    // PYTHONHASHSEED of the engine; nil = not set
-	wanted    func(bool) // told whether prompts help; nil = nobody asks
+	wanted    func(Want) // told which prompts help when that changes; nil = nobody asks
 }
 
 // defaultMaxBlocks bounds a mirror at roughly 400 MB.
@@ -61,6 +61,7 @@ type fold struct {
 	learned   learned
 	fullAt    time.Time        // when room was last made; zero: not by this process
 	described Description      // as last told to the sink
+	asked     wanting          // as last told to o.wanted
 	logged    map[Problem]bool // problems named in the log
 	nameless  map[int64]bool   // adapter ids named in the log
 
@@ -231,9 +232,7 @@ func (f *fold) history(complete bool) {
 }
 
 func (f *fold) describe() {
-	if f.o.wanted != nil {
-		f.o.wanted(f.wants())
-	}
+	f.ask()
 	if f.hushed {
 		return
 	}

@@ -242,7 +242,11 @@ func (s *Subscriber) witness() {
 		return
 	}
 	s.witnesses.again()
-	s.series.healing(s.fold.witness(p, s.o.Now()))
+	if p.hashes != nil {
+		s.series.healing(s.fold.hashed(p.hashes, s.o.Now()))
+		return
+	}
+	s.series.healing(s.fold.witness(p.Prompt, s.o.Now()))
 }
 
 // hand does what the tracker of a Subscriber decides.

@@ -1,17 +1,14 @@
 package subscriber
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"time"
-
-	"github.com/kvsteer/kvsteer/internal/blockhash"
 )
 
 // Bounds of what is kept for healing, per engine: some 170 bytes for each block of a shelf, 50 for each of the others, 8 MB in all. A prompt comes before
 // its own events, by no more than the time that it waits for its prefill; what comes later than that finds the proof.
 const (
-	shelfBlocks   = 16 << 10    // blocks of a shelf, of which there are two; as many as the longest prompts have
+	shelfBlocks   = MaxHashed   // blocks of a shelf, of which there are two; as many as the longest prompts have
 	shelfAge      = time.Minute // after which a shelf takes no more
 	waitPrompts   = 64          // that wait for the block size, or for their turn to be tried
 	waitTokens    = 256 << 10
@@ -144,13 +141,14 @@ const (
 	witnessKnown                  // all its blocks are announced
 	witnessShort                  // not one whole block
 	witnessDropped                // too many, or too long
+	witnessStale                  // hashed elsewhere for blocks of another size
 	hearings
 
 	witnessWaits // comes back later; not counted
 )
 
 func (o hearing) String() string {
-	return [hearings]string{"healed", "kept", "known", "short", "dropped"}[o]
+	return [hearings]string{"healed", "kept", "known", "short", "dropped", "stale"}[o]
 }
 
 // witness takes a prompt that was routed to the engine.
@@ -172,7 +170,7 @@ func (f *fold) wants() bool { return f.online && !f.heal.complete }
 func (f *fold) drain() {
 	for n := len(f.heal.waiting.prompts); n > 0 && !f.mirror.overworked(); n-- {
 		p, _ := f.heal.waiting.pop()
-		if !f.testify(p) {
+		if !f.testify(p.Prompt) {
 			return
 		}
 	}
@@ -182,181 +180,11 @@ func (f *fold) drain() {
 func (f *fold) testify(p Prompt) bool {
 	o := f.hear(p)
 	if o == witnessWaits {
-		f.stats.witnesses[witnessDropped] += f.heal.waiting.push(p, waitPrompts, waitTokens)
+		f.stats.witnesses[witnessDropped] += f.heal.waiting.push(witness{Prompt: p}, waitPrompts, waitTokens)
 		return false
 	}
 	f.stats.witnesses[o]++
 	return true
-}
-
-// hear enters a prompt's chain into the shelf, and into the mirror as far as it is proven.
-func (f *fold) hear(p Prompt) hearing {
-	h, size := f.heal, f.learned.blockSize
-	if size == 0 {
-		return witnessWaits
-	}
-	blocks := min(len(p.Tokens)/size, shelfBlocks)
-	if blocks == 0 {
-		return witnessShort
-	}
-	keyed := p.Adapter != "" || p.Salt != ""
-	h.variants = h.hashing.variantsOf(h.variants[:0], &p)
-	hashed := blocks
-	if trial := !h.hashing.settled(keyed); trial && len(h.variants) > 0 {
-		hashed = min(blocks, trialPrompt/len(h.variants))
-		if !h.hashing.afford(hashed*len(h.variants), f.now) {
-			return witnessWaits
-		}
-	}
-	root := blockhash.Namespace{Pool: f.o.pool, Adapter: p.Adapter, BlockSize: size, Salt: p.Salt}.Root()
-	if f.announced(root, p.Tokens, size, blocks) {
-		return witnessKnown
-	}
-	s := h.shelf(blocks, f.now)
-	h.ids = h.ids[:0]
-	h.salted = h.salted || p.Salt != ""
-	node := shelfNode{root: root, keyed: keyed, loose: p.Adapter != "" && p.AdapterPath == "" && h.hashing.tagged}
-	key := root
-	for i := range blocks {
-		node.content = h.contents[i]
-		key = blockhash.Chain(key, node.content)
-		node.key = key
-		id := s.add(node)
-		h.ids = append(h.ids, id)
-		node.parent = id
-	}
-	s.nodes[node.parent].last = true
-	healed := 0
-	for _, v := range h.variants {
-		h.digest(s, v, &p, size, hashed)
-		healed += f.prove(s, v, keyed)
-		if h.hashing.settled(keyed) {
-			break // the others are not it
-		}
-	}
-	if !f.complete && (h.hashing.hopeless() || node.loose) {
-		before := f.stats.healed[healedByContent]
-		f.hearRuns(s)
-		healed += f.stats.healed[healedByContent] - before
-	}
-	if healed > 0 {
-		return witnessHealed
-	}
-	return witnessKept
-}
-
-// announced computes the contents of a prompt's blocks, and tells whether all the blocks are announced.
-func (f *fold) announced(root uint64, tokens []uint32, size, blocks int) bool {
-	c := f.heal.contents[:0]
-	key := root
-	for i := range blocks {
-		c = append(c, blockhash.Content(tokens[i*size:(i+1)*size], nil))
-		key = blockhash.Chain(key, c[i])
-	}
-	f.heal.contents = c
-	id := f.mirror.prints.byKey.get(key)
-	return id != 0 && f.mirror.prints.prints[id].any > 0
-}
-
-// digest computes the engine's hashes of a prompt's first blocks where the shelf does not have them.
-func (h *healer) digest(s *shelf, v variant, p *Prompt, size, blocks int) {
-	chain, keys := h.hashing.chains[v.algorithm()], v.keysOf(p)
-	var parent *blockhash.Digest
-	for i, id := range h.ids[:blocks] {
-		d := s.digest(v, id)
-		if d == nil {
-			digest := chain.Block(parent, p.Tokens[i*size:(i+1)*size], keys)
-			s.setDigest(v, id, digest, chain.Uint64(&digest))
-			d = s.digest(v, id)
-		}
-		parent = d
-	}
-}
-
-// prove enters the blocks of the prompt in h.ids, hashed under v, as far as events prove them, and returns how many. The proof of a
-// block is the latest one of itself and of all that follow it.
-func (f *fold) prove(s *shelf, v variant, keyed bool) int {
-	h, chain := f.heal, f.heal.hashing.chains[v.algorithm()]
-	h.path = h.path[:0]
-	fits := false
-	for _, id := range h.ids {
-		d := s.digest(v, id)
-		if d == nil {
-			break
-		}
-		t := step{hash: chain.Uint64(d), content: s.nodes[id].content}
-		t.proof, _ = h.proven.get(t.hash)
-		fits = fits || t.proof.at > 0
-		if !h.hashing.settled(keyed) {
-			fits = fits || f.mirror.byHash.get(t.hash) != 0
-		}
-		h.path = append(h.path, t)
-	}
-	if !fits {
-		return 0
-	}
-	f.learnHashing(v, keyed)
-	for i := len(h.path) - 2; i >= 0; i-- {
-		if h.path[i+1].proof.at > h.path[i].proof.at {
-			h.path[i].proof = h.path[i+1].proof
-		}
-	}
-	return f.enter(s.nodes[h.ids[0]].root)
-}
-
-// learnHashing notes under which variant a hash of the engine was met.
-func (f *fold) learnHashing(v variant, keyed bool) {
-	h := f.heal
-	if h.hashing.settled(keyed) {
-		return
-	}
-	h.hashing.learn(v, keyed)
-	for other := range variant(variants) {
-		if h.hashing.chains[other.algorithm()] != nil {
-			continue
-		}
-		for _, s := range h.shelves {
-			if s != nil {
-				s.forget(other)
-			}
-		}
-	}
-}
-
-// enter enters the blocks of h.path, whose first follows root, that are proven to be resident and are not known, and returns how many.
-// Each has one copy then, of the class that the proof is of: the engine may have more, whose removals are of nothing, so that
-// the block is gone too soon at worst.
-func (f *fold) enter(root uint64) (n int) {
-	m, h := f.mirror, f.heal
-	if bits.OnesCount32(m.groups.need) > 1 {
-		return 0 // a proof is of one group only
-	}
-	above := root
-	for i, t := range h.path {
-		if m.overworked() {
-			break
-		}
-		s := storeBlock{hash: t.hash, above: above, first: i == 0, content: t.content}
-		above = t.hash
-		if t.proof.at <= h.floor {
-			break // those that follow have no later one
-		}
-		if gone, ok := h.gone.get(t.hash); ok && gone >= t.proof.at {
-			continue
-		}
-		if id := m.byHash.get(t.hash); id != 0 && m.copies.onDevice(&m.blocks[id].copies) {
-			continue
-		}
-		switch m.add(s, t.proof.class) {
-		case dropNone:
-			m.blocks[m.byHash.get(t.hash)].inferred = true
-			n++
-		case dropFull, dropOrphanFull:
-			return n
-		}
-	}
-	f.stats.healed[healedByHash] += n
-	return n
 }
 
 // means says by what a block was healed.
@@ -403,9 +231,7 @@ func (f *fold) evidence(e *event, class copyClass) {
 func (f *fold) recall(s *shelf, id uint32, hash uint64, p proof) bool {
 	h := f.heal
 	for v := range variant(variants) {
-		chain := h.hashing.chains[v.algorithm()]
-		d := s.digest(v, id)
-		if d == nil || chain == nil || chain.Uint64(d) != hash {
+		if h.hashing.chains[v.algorithm()] == nil || hash == 0 || s.hash(v, id) != hash {
 			continue
 		}
 		f.learnHashing(v, s.nodes[id].keyed)
@@ -413,7 +239,7 @@ func (f *fold) recall(s *shelf, id uint32, hash uint64, p proof) bool {
 		h.path = append(h.path[:0], make([]step, depth)...)
 		for n := id; n != 0; n = s.nodes[n].parent {
 			depth--
-			h.path[depth] = step{hash: chain.Uint64(s.digest(v, n)), content: s.nodes[n].content, proof: p}
+			h.path[depth] = step{hash: s.hash(v, n), content: s.nodes[n].content, proof: p}
 		}
 		f.enter(s.nodes[id].root)
 		return true

@@ -104,3 +104,45 @@ func BenchmarkOrphan(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkHashes is the cost of one prompt of 4,096 tokens in blocks of 16 where it is routed, and of what it hashes to where events are applied.
+func BenchmarkHashes(b *testing.B) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	p := Prompt{Tokens: randomTokens(rnd, 4096)}
+	now := time.Unix(1_000, 0)
+	for _, settled := range []bool{false, true} {
+		e := newCacheEngine(chainOf(blockhash.AlgorithmSHA256, nil), true, 16, 100_000)
+		f := newFold(foldOptions{pool: "chat", sink: &nullSink{}})
+		f.connected(true)
+		first := Prompt{Tokens: randomTokens(rnd, 40)}
+		if !settled { // an orphan, which tells no more than the block size
+			e.run(first, nil)
+			e.events = nil
+			first.Tokens = append(first.Tokens, randomTokens(rnd, 40)...)
+		}
+		e.run(first, nil)
+		if _, err := f.fold(e.batch(), now); err != nil {
+			b.Fatal(err)
+		}
+		want := f.want(f.wanting())
+		hasher := NewHasher("chat", want)
+		h, _ := hasher.Hash(p)
+		name := fmt.Sprintf("chains=%d", len(want.Chains))
+		b.Run("hash/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				hasher.Hash(p)
+			}
+			b.ReportMetric(float64(8*h.Numbers()), "bytes/op-sent")
+		})
+		b.Run("hear/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			n := uint64(0)
+			for b.Loop() { // ever new
+				n++
+				h.Root = n
+				f.hashed(&h, now)
+			}
+		})
+	}
+}

@@ -153,7 +153,7 @@ func (h *healer) refutes(s *shelf, id uint32) bool {
 		return false
 	}
 	for _, c := range h.hashing.chains {
-		if c != nil && s.digest(variantOf(c.Algorithm(), false), id) == nil {
+		if c != nil && s.hash(variantOf(c.Algorithm(), false), id) == 0 {
 			return false
 		}
 	}

@@ -14,6 +14,7 @@ type bench struct {
 	t     *testing.T
 	e     *cacheEngine
 	f     *fold
+	tell  teller
 	sink  *checkedSink
 	now   time.Time
 	p     Prompt
@@ -22,9 +23,13 @@ type bench struct {
 	event fields // stores blocks 6 and 7 under block 5
 }
 
-func newBench(t *testing.T, p Prompt) *bench {
+func newBench(t *testing.T, p Prompt) *bench { return newBenchTold(t, p, false) }
+
+// newBenchTold has a mirror that is told of prompts as they are, or hashed elsewhere.
+func newBenchTold(t *testing.T, p Prompt, hashed bool) *bench {
 	b := &bench{t: t, e: newCacheEngine(chainOf(blockhash.AlgorithmSHA256, nil), true, 16, 1_000), sink: newCheckedSink(t), now: time.Unix(1_000, 0)}
 	b.f = newFold(foldOptions{pool: "chat", sink: b.sink})
+	b.tell = newTeller(b.f, hashed)
 	b.f.connected(true)
 	p.Tokens = randomTokens(rand.New(rand.NewPCG(7, 7)), 8*16)
 	b.p = p
@@ -45,12 +50,14 @@ func (b *bench) fold(events ...any) foldStats {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.sink.begin()
+	b.tell.rest(b.now)
 	return st
 }
 
 func (b *bench) witness(p Prompt) foldStats {
 	b.sink.begin()
-	return b.f.witness(p, b.now)
+	return b.tell.witness(p, b.now)
 }
 
 func (b *bench) tick() foldStats {
@@ -163,20 +170,27 @@ func TestHealingRules(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			wanted := false
-			b := newBench(t, tt.p)
-			b.f.o.wanted = func(yes bool) { wanted = yes }
-			b.f.connected(true)
-			tt.do(b)
-			if got := b.matched(); got != tt.matched {
-				t.Errorf("%d blocks are announced, want %d", got, tt.matched)
-			}
-			if wanted == tt.deaf {
-				t.Errorf("prompts are wanted: %v", wanted)
-			}
-			if err := b.f.mirror.check(); err != nil {
-				t.Error(err)
-			}
+			ways(t, func(t *testing.T, hashed bool) {
+				b := newBenchTold(t, tt.p, hashed)
+				wanted := b.f.asked.yes
+				b.f.o.wanted = func(w Want) {
+					wanted = w.Yes
+					if hashed {
+						b.tell.proxy.Set(w)
+					}
+				}
+				b.f.connected(true)
+				tt.do(b)
+				if got := b.matched(); got != tt.matched {
+					t.Errorf("%d blocks are announced, want %d", got, tt.matched)
+				}
+				if wanted == tt.deaf {
+					t.Errorf("prompts are wanted: %v", wanted)
+				}
+				if err := b.f.mirror.check(); err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }
@@ -277,21 +291,23 @@ func TestRunRules(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t, plain)
-			foreign(b)
-			b.hash, b.keys = b.e.hashes(b.p)
-			b.event = storedEvent(b.hash[5], 16, b.p.Tokens[6*16:], b.hash[6:]...)
-			b.fold(storedEvent(nil, 16, make([]uint32, 16), 99)) // fits no chain
-			if !b.f.heal.hashing.hopeless() {
-				t.Fatal("there is hope")
-			}
-			tt.do(b)
-			if got := b.matched(); got != tt.matched {
-				t.Errorf("%d blocks are announced, want %d", got, tt.matched)
-			}
-			if err := b.f.mirror.check(); err != nil {
-				t.Error(err)
-			}
+			ways(t, func(t *testing.T, hashed bool) {
+				b := newBenchTold(t, plain, hashed)
+				foreign(b)
+				b.hash, b.keys = b.e.hashes(b.p)
+				b.event = storedEvent(b.hash[5], 16, b.p.Tokens[6*16:], b.hash[6:]...)
+				b.fold(storedEvent(nil, 16, make([]uint32, 16), 99)) // fits no chain
+				if !b.f.heal.hashing.hopeless() {
+					t.Fatal("there is hope")
+				}
+				tt.do(b)
+				if got := b.matched(); got != tt.matched {
+					t.Errorf("%d blocks are announced, want %d", got, tt.matched)
+				}
+				if err := b.f.mirror.check(); err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }

@@ -66,7 +66,7 @@ func TestMirrorRoom(t *testing.T) {
 func TestMirrorFullEnds(t *testing.T) {
 	sink := newCheckedSink(t)
 	wanted := false
-	f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: 2, wanted: func(yes bool) { wanted = yes }})
+	f := newFold(foldOptions{pool: "chat", sink: sink, maxBlocks: 2, wanted: func(w Want) { wanted = w.Yes }})
 	f.connected(true)
 	f.history(true)
 	now := time.Unix(1_000, 0)

@@ -66,6 +66,8 @@ type Options struct {
 
 	// Sink receives the engine's net changes, from the goroutine that called Run.
 	Sink Sink
+	// Wanted is told, from the same goroutine, which prompts help, whenever that changes: none do before Run, nor when it has returned. Default: nobody is told.
+	Wanted func(w Want)
 	// Log defaults to no log.
 	Log *slog.Logger
 	// Metrics may be shared by all subscribers. Default: none are kept.

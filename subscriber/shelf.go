@@ -9,8 +9,10 @@ type shelf struct {
 	byKey     table
 	byContent table // some node of that content; the others by shelfNode.twin
 	byHash    table // under any variant
-	// digests holds, by variant and node, the engine's digest; the zero Digest where it was not computed. A variant that
-	// was not tried has none at all.
+	// hashes holds, by variant and node, the block's hash as the engine's events have it; 0 where it is not known. A node that has one has
+	// ancestors that have one.
+	hashes [variants][]uint64
+	// digests holds what hashes are cut from, for blocks that were hashed here; the zero Digest elsewhere.
 	digests [variants][]blockhash.Digest
 }
 
@@ -49,7 +51,24 @@ func (s *shelf) add(n shelfNode) uint32 {
 	return id
 }
 
-// digest returns a node's digest under a variant, nil when it was not computed.
+// hash returns a node's hash under a variant, 0 when it is not known.
+func (s *shelf) hash(v variant, id uint32) uint64 {
+	if int(id) >= len(s.hashes[v]) {
+		return 0
+	}
+	return s.hashes[v][id]
+}
+
+// setHash enters the hash that a node is published by.
+func (s *shelf) setHash(v variant, id uint32, hash uint64) {
+	s.hashes[v] = grown(s.hashes[v], len(s.nodes))
+	s.hashes[v][id] = hash
+	if s.byHash.get(hash) == 0 {
+		s.byHash.put(hash, id)
+	}
+}
+
+// digest returns a node's digest under a variant, nil when it was not computed here.
 func (s *shelf) digest(v variant, id uint32) *blockhash.Digest {
 	if int(id) >= len(s.digests[v]) || s.digests[v][id] == (blockhash.Digest{}) {
 		return nil
@@ -59,14 +78,18 @@ func (s *shelf) digest(v variant, id uint32) *blockhash.Digest {
 
 // setDigest enters a node's digest and the hash it is published by.
 func (s *shelf) setDigest(v variant, id uint32, d blockhash.Digest, hash uint64) {
-	if grow := len(s.nodes) - len(s.digests[v]); grow > 0 {
-		s.digests[v] = append(s.digests[v], make([]blockhash.Digest, grow)...)
-	}
+	s.digests[v] = grown(s.digests[v], len(s.nodes))
 	s.digests[v][id] = d
-	if s.byHash.get(hash) == 0 {
-		s.byHash.put(hash, id)
-	}
+	s.setHash(v, id, hash)
 }
 
-// forget lets go of a variant's digests.
-func (s *shelf) forget(v variant) { s.digests[v] = nil }
+// grown is a list with at least so many elements.
+func grown[T any](list []T, n int) []T {
+	if n > len(list) {
+		list = append(list, make([]T, n-len(list))...)
+	}
+	return list
+}
+
+// forget lets go of a variant's hashes.
+func (s *shelf) forget(v variant) { s.hashes[v], s.digests[v] = nil, nil }

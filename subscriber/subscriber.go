@@ -42,6 +42,8 @@ type folder interface {
 	reset(cause Cause)
 	// witness takes a prompt that was routed to the engine.
 	witness(p Prompt, now time.Time) foldStats
+	// hashed takes the hashes of one.
+	hashed(p *Hashes, now time.Time) foldStats
 	// connected tells the Sink whether there is an engine at the other end.
 	connected(yes bool)
 	// quiet holds back what the Sink would hear, all but a Reset, until it is ended; then it is told the net change.
@@ -78,7 +80,13 @@ func New(o Options) (*Subscriber, error) {
 	s.host = net.JoinHostPort(host, port)
 	f := newFold(foldOptions{
 		pool: o.Pool, endpoint: o.Endpoint, maxBlocks: o.MaxBlocks, media: o.Media, demote: o.Demote, adapters: o.Adapters,
-		hashSeed: o.HashSeed, wanted: s.witnesses.want, sink: observer{s}, log: o.Log,
+		hashSeed: o.HashSeed, sink: observer{s}, log: o.Log,
+		wanted: func(w Want) {
+			s.witnesses.want(w.Yes)
+			if o.Wanted != nil {
+				o.Wanted(w)
+			}
+		},
 	})
 	s.fold, s.saver = f, newSaver(o, f.o, f)
 	s.track = tracker{do: hand{s}, replays: o.Replay != "", pacing: newPacing(o.Keep), pending: pending{limit: o.Limits.Buffered}}

@@ -44,8 +44,9 @@ func (r *recorder) fold(payload []byte, _ time.Time) (foldStats, error) {
 	return foldStats{blocks: r.blocks, published: time.Now()}, nil
 }
 
-// witness and tick are not written down.
+// witness, hashed and tick are not written down.
 func (r *recorder) witness(Prompt, time.Time) foldStats { return foldStats{blocks: r.blocks} }
+func (r *recorder) hashed(*Hashes, time.Time) foldStats { return foldStats{blocks: r.blocks} }
 func (r *recorder) tick(time.Time) foldStats            { return foldStats{blocks: r.blocks} }
 
 func (r *recorder) reset(cause Cause) {

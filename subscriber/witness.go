@@ -21,19 +21,33 @@ const (
 	queueTokens  = 1 << 20
 )
 
+// witness is a prompt, or what one hashes to.
+type witness struct {
+	Prompt
+	hashes *Hashes // nil: the tokens are here
+}
+
+// size is what a witness takes, in tokens: a hash is as long as two.
+func (w *witness) size() int {
+	if w.hashes != nil {
+		return 2 * w.hashes.Numbers()
+	}
+	return len(w.Tokens)
+}
+
 // promptQueue holds prompts up to a number and a sum of tokens. When it is full, the oldest go.
 type promptQueue struct {
-	prompts []Prompt
+	prompts []witness
 	tokens  int
 }
 
 // push appends a prompt and returns how many went for it, the prompt itself among them if it is too long for any queue.
-func (q *promptQueue) push(p Prompt, maxPrompts, maxTokens int) (dropped int) {
-	if len(p.Tokens) > maxTokens {
+func (q *promptQueue) push(p witness, maxPrompts, maxTokens int) (dropped int) {
+	if p.size() > maxTokens {
 		return 1
 	}
 	q.prompts = append(q.prompts, p)
-	q.tokens += len(p.Tokens)
+	q.tokens += p.size()
 	for len(q.prompts) > maxPrompts || q.tokens > maxTokens {
 		q.pop()
 		dropped++
@@ -41,17 +55,17 @@ func (q *promptQueue) push(p Prompt, maxPrompts, maxTokens int) (dropped int) {
 	return dropped
 }
 
-func (q *promptQueue) pop() (Prompt, bool) {
+func (q *promptQueue) pop() (witness, bool) {
 	if len(q.prompts) == 0 {
-		return Prompt{}, false
+		return witness{}, false
 	}
 	p := q.prompts[0]
-	q.prompts[0] = Prompt{}
+	q.prompts[0] = witness{}
 	q.prompts = q.prompts[1:]
 	if len(q.prompts) == 0 {
 		q.prompts = nil
 	}
-	q.tokens -= len(p.Tokens)
+	q.tokens -= p.size()
 	return p, true
 }
 
@@ -67,7 +81,7 @@ type witnesses struct {
 
 func newWitnesses() *witnesses { return &witnesses{ready: make(chan struct{}, 1)} }
 
-func (w *witnesses) put(p Prompt) {
+func (w *witnesses) put(p witness) {
 	if !w.wanted.Load() {
 		return
 	}
@@ -86,7 +100,7 @@ func (w *witnesses) again() {
 }
 
 // take returns the oldest, and how many were dropped since the last call.
-func (w *witnesses) take() (p Prompt, ok bool, dropped int) {
+func (w *witnesses) take() (p witness, ok bool, dropped int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, ok = w.queue.pop()
@@ -110,4 +124,9 @@ func (s *Subscriber) Wants() bool { return s.witnesses.wanted.Load() }
 
 // Witness tells of a prompt that was routed to the engine. It may be called at any time from anywhere and never blocks: a
 // prompt that is not wanted is ignored, and beyond 256 prompts or 1 Mi tokens in the queue the oldest are dropped.
-func (s *Subscriber) Witness(p Prompt) { s.witnesses.put(p) }
+func (s *Subscriber) Witness(p Prompt) { s.witnesses.put(witness{Prompt: p}) }
+
+// WitnessHashes is Witness for a prompt whose tokens are elsewhere: a [Hasher] has hashed it there for what Options.Wanted told. Hashes are kept for a
+// while and must not be changed. Of the queue's tokens a hash takes two. Whoever sends hashes is believed about what they are of: wrong ones can have
+// blocks announced that the engine holds with other contents.
+func (s *Subscriber) WitnessHashes(h Hashes) { s.witnesses.put(witness{hashes: &h}) }

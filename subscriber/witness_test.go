@@ -7,7 +7,7 @@ import (
 )
 
 func TestWitnessQueue(t *testing.T) {
-	some := Prompt{Tokens: make([]uint32, 10)}
+	some := witness{Prompt: Prompt{Tokens: make([]uint32, 10)}}
 	for _, tt := range []struct {
 		name    string
 		do      func(w *witnesses)
@@ -26,10 +26,14 @@ func TestWitnessQueue(t *testing.T) {
 		{"too many tokens", func(w *witnesses) {
 			w.want(true)
 			for range 5 {
-				w.put(Prompt{Tokens: make([]uint32, queueTokens/4)})
+				w.put(witness{Prompt: Prompt{Tokens: make([]uint32, queueTokens/4)}})
 			}
 		}, 4, 1},
-		{"one too long", func(w *witnesses) { w.want(true); w.put(some); w.put(Prompt{Tokens: make([]uint32, queueTokens+1)}) }, 1, 1},
+		{"one too long", func(w *witnesses) {
+			w.want(true)
+			w.put(some)
+			w.put(witness{Prompt: Prompt{Tokens: make([]uint32, queueTokens+1)}})
+		}, 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWitnesses()

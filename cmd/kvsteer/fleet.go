@@ -93,6 +93,8 @@ type sink struct {
 	router *router.Router
 }
 
+func (s sink) TellPrompts(h feed.Hearer) { s.Source.TellPrompts(h) }
+
 func (s sink) Lost() bool { return !s.router.Follows(s.Source) }
 
 // Sink takes the blocks of endpoints that are taken, unless the router is connected with their engines itself.

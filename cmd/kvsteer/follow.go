@@ -51,8 +51,10 @@ type rankSource interface {
 	Connected() bool
 	// Life numbers the lives of the engine, as pool.Endpoint.Life does.
 	Life() uint64
-	// TellPrompts has a subscriber hear of prompts.
-	TellPrompts(h router.Hearer)
+	// TellPrompts has a subscriber hear of prompts. It comes before the subscriber runs.
+	TellPrompts(s *subscriber.Subscriber)
+	// Wanted is told which prompts help that subscriber.
+	Wanted(w subscriber.Want)
 	// Close ends the source. No other method may be called after it.
 	Close()
 }
@@ -61,8 +63,20 @@ type rankSource interface {
 type routerHome struct{ router *router.Router }
 
 func (h routerHome) source(pool, endpoint string, rank int) (rankSource, error) {
-	return h.router.Source(pool, endpoint, rank)
+	s, err := h.router.Source(pool, endpoint, rank)
+	if err != nil {
+		return nil, err
+	}
+	return routerSource{s}, nil
 }
+
+// routerSource has the router tell of prompts itself.
+type routerSource struct{ *router.Source }
+
+func (s routerSource) TellPrompts(to *subscriber.Subscriber) { s.Source.TellPrompts(to) }
+
+// Wanted does nothing: the router asks the subscriber before each prompt.
+func (routerSource) Wanted(subscriber.Want) {}
 
 func (h routerHome) offer(pool, endpoint string, ranks int) { h.router.Offer(pool, endpoint, ranks) }
 

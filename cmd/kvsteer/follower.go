@@ -57,7 +57,7 @@ func (f *follower) subscriber(rank int, at config.Events) (*subscriber.Subscribe
 	}
 	options := subscriber.Options{
 		Pool: f.what.pool, Endpoint: f.what.endpoint, Rank: rank, Listen: at.Listen, Dial: at.Dial, Topic: at.Topic,
-		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Log: log, Metrics: f.of.metrics,
+		Replay: at.Replay, Replays: f.of.replays, StateDir: f.of.state, Sink: f.sources[rank], Wanted: f.sources[rank].Wanted, Log: log, Metrics: f.of.metrics,
 		MaxBlocks: f.of.maxBlocks,
 	}
 	if err := f.what.reading.enter(&options); err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/pool"
-	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
@@ -26,6 +25,8 @@ type feedSource interface {
 	subscriber.Sink
 	Number() uint32
 	Blocks() int
+	TellHashes(h feed.HashHearer)
+	Wanted(w subscriber.Want)
 	Close()
 }
 
@@ -130,8 +131,8 @@ func (s *nodeSource) Connected() bool { return s.about.Load().Connected }
 // Life implements rankSource.
 func (s *nodeSource) Life() uint64 { return s.engine.Life() }
 
-// TellPrompts implements rankSource. Prompts do not come to a node.
-func (s *nodeSource) TellPrompts(router.Hearer) {}
+// TellPrompts implements rankSource. Prompts come to a node as what routers have hashed them to.
+func (s *nodeSource) TellPrompts(to *subscriber.Subscriber) { s.TellHashes(to) }
 
 // Close implements rankSource.
 func (s *nodeSource) Close() {

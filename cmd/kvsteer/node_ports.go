@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/engineargs"
 	"github.com/kvsteer/kvsteer/internal/ports"
 )
 
@@ -100,7 +102,7 @@ func tellPicked(log *slog.Logger, cfg *config.Node, picked ports.Picked) {
 func followedEngines(cfg *config.Node, picked ports.Picked) []followed {
 	var all []followed
 	for _, p := range cfg.Pools {
-		reading := newReading(p.Tiers.Media, p.Tiers.Demote, p.AdapterIDs, p.HashSeed)
+		reading := newReading(p.Tiers.Media, p.Tiers.Demote, p.AdapterIDs, cmp.Or(p.HashSeed, engineargs.HashSeed))
 		for _, e := range p.Engines {
 			all = append(all, followed{p.Name, e.Local(), eventsOf(e, picked), reading})
 		}

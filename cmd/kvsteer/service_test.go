@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/kvsteer/kvsteer/internal/config"
-	"github.com/kvsteer/kvsteer/internal/router"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
@@ -39,7 +38,7 @@ func TestEachSourceHasASlot(t *testing.T) {
 		}
 	}
 	for i, f := range s.followers.first {
-		source := f.sources[0].(*router.Source)
+		source := f.sources[0].(routerSource)
 		for range 2 { // it may start over
 			source.Begin()
 			source.Store(subscriber.Any, []uint64{uint64(2*endpoints + i)})

@@ -28,6 +28,16 @@ func (a Algorithm) String() string {
 	return [algorithms]string{"sha256", "sha256_cbor", "xxhash", "xxhash_cbor", "sglang"}[a]
 }
 
+// ParseAlgorithm is the reverse of String.
+func ParseAlgorithm(name string) (a Algorithm, ok bool) {
+	for a := range algorithms {
+		if a.String() == name {
+			return a, true
+		}
+	}
+	return 0, false
+}
+
 // NeedsSeed says whether engines without PYTHONHASHSEED each draw a start of their own. For SHA-256 vLLM ≥ 0.29 has one for all
 // ([DefaultSeed]); SGLang has none at all.
 func (a Algorithm) NeedsSeed() bool { return a == AlgorithmXXHash || a == AlgorithmXXHashCBOR }
@@ -59,7 +69,15 @@ func NewEngineChain(a Algorithm, seed string) *EngineChain {
 	return c
 }
 
-// Algorithm returns what NewEngineChain was given.
+// EngineChainFrom returns the chain of an algorithm whose first blocks have the parent none, as None gives it.
+func EngineChainFrom(a Algorithm, none Digest) *EngineChain {
+	return &EngineChain{algorithm: a, none: none}
+}
+
+// None is the parent of first blocks: a digest of the seed, which tells the seed to whoever guesses it. SGLang has none: it is zero.
+func (c *EngineChain) None() Digest { return c.none }
+
+// Algorithm returns what the chain was made for.
 func (c *EngineChain) Algorithm() Algorithm { return c.algorithm }
 
 // Block returns the digest of one block from its parent's (nil for a first block), its tokens and its extra keys (nil for

@@ -67,7 +67,7 @@ type NodePool struct {
 	Engine          string      `yaml:"engine" default:"vllm" doc:"What the engines are: vllm or sglang."`
 	AdaptersRefresh Duration    `yaml:"adapters_refresh" default:"30s" doc:"Time between two GET /v1/models of an engine, which tell routers of its adapters. It is asked also when it comes back. Range: 1s to 1h, or 0s (off)."`
 	APIKeyFile      string      `yaml:"api_key_file" doc:"File with the key for the engines' /v1/models, sent as Authorization: Bearer."`
-	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED that kvsteer engine-args gives the pool's engines, as a text; empty = 0. At most 256 bytes."`
+	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED of the pool's engines, the same for all, as a text; empty = 0, which is what kvsteer engine-args gives them. With it the blocks that engines hold can be recognised again after a loss of events. At most 256 bytes."`
 	Tiers           NodeTiers   `yaml:"tiers"`
 	AdapterIDs      []AdapterID `yaml:"adapter_ids" doc:"Names of adapters by number, for engines whose events have no names (vLLM before 0.14): their blocks are not matched without."`
 	Tokenizer       Tokenizer   `yaml:"tokenizer"`

@@ -18,6 +18,9 @@ var kinds = map[Kind]struct {
 	SGLang: {"SGLang", release{0, 4, 9}, []string{"python3", "-m", "sglang.launch_server", "--model-path"}, "--dp-size"},
 }
 
+// HashSeed is the PYTHONHASHSEED of engines whose pool names none.
+const HashSeed = "0"
+
 // vllm adds vLLM's own options. Hash algorithm and seed do not matter to matching, since the subscriber names blocks by their tokens;
 // with them equal prompts have equal hashes on all engines, and the subscriber can compute them after a loss of events.
 func vllm(engine *Engine, p *config.Pool, r release) {
@@ -31,9 +34,9 @@ func vllm(engine *Engine, p *config.Pool, r release) {
 	// Until 0.28 an unset seed is random in each process; from 0.29 on it is fixed, to another value than this.
 	seed := p.HashSeed
 	if seed == "" {
-		seed = "0"
+		seed = HashSeed
 	}
-	if p.HashSeed == "" && !engine.Node { // a node sees no prompts to recognise blocks by
+	if p.HashSeed == "" && !engine.Node { // nodes take it to be HashSeed
 		engine.Notes = append(engine.Notes, `With hash_seed: "0" in the pool, blocks are recognised by their hashes after a loss of events.`)
 	}
 	engine.Env = append(engine.Env, Variable{"PYTHONHASHSEED", seed})

@@ -25,6 +25,8 @@
 //	                           ◀──  delta, reset, state     from there on
 //	                           ◀──  loads, peers, alive     at any time; something at least once a second
 //	charges, record            ──▶  charges, record         to the node's other routers
+//	                           ◀──  wanted                  which prompts help to know a source's blocks
+//	witness                    ──▶                          what such a prompt hashes to
 //
 // A source is the blocks of one rank of one engine. Its number belongs to one place in one replica and is not given again by the same
 // instance of a node. States, resets, begins and what follows come for sources of the last replicas only: when a source is not among them any more it is
@@ -51,6 +53,14 @@
 //	  22 10 a8 a7 a6 a5 a4 a3 a2 a1  added: two fingerprints, the parent first,
 //	        b8 b7 b6 b5 b4 b3 b2 b1  to all tiers, as nothing else is said
 //
+// # Witnesses
+//
+// A subscriber that has lost what it knew of its engine finds out by prompts that are routed there (package subscriber). Each source says by wanted whether it has use for
+// them, and how they are to be hashed; a router takes that back when the stream ends. Only then does a router hash the prompts that may run there, and send root, content hashes and
+// hashes of the engine's kind, 8 bytes each. It does so in a goroutine of each stream, at a pace; prompts wait in a queue of each source, 64 or 256 Ki tokens at most, of which the
+// oldest are dropped. Charges and records go first. A node takes a witness for what its source wants at this time, and as many hashes in a second as a source may cost. Peers that know nothing of this are
+// asked for nothing, and ask for nothing.
+//
 // # Slow routers
 //
 // Whoever tells a source something waits for no router: a message is encoded once, and each stream has a queue of its own for it. A queue is bounded
@@ -64,7 +74,8 @@
 // A node takes 256 streams, 64 of one address, and twice as many connections. A handshake and a hello have 5 s, a message has 1 MiB at most, and every list and
 // text in it has a bound: what exceeds it ends the stream, and is counted. Charges come in the name of the router whose stream it is. Who
 // is on the other end is for TLS with client certificates, and for a bearer token, to say; clear text is served on loopback only, unless it is allowed.
-// Files are read by their hash, out of those that the node offers, four at a time. Token ids and prompts are in no message.
+// Files are read by their hash, out of those that the node offers, four at a time. Token ids and prompts are in no message;
+// docs/security.md says what hashes tell. Who sends a witness is believed about which hashes are of one block.
 //
 // Records for a router that is not there wait for it where they came, for a minute, and what was sent on a way that turns out to be lost is sent again:
 // a record may come twice.

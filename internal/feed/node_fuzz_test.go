@@ -13,7 +13,8 @@ import (
 //
 //   - a message is taken or ends its stream, and whatever goes to the other router is one that a router of this release takes;
 //   - charges come in the name of the router that made them, and records to the one whose decision it was;
-//   - what is queued stays within its bound.
+//   - what is queued stays within its bound;
+//   - a witness is told as it was sent, if its source wants it, and to nobody else.
 func FuzzNodeReceives(f *testing.F) {
 	add := func(m *feedpb.RouterMessage) {
 		data, err := proto.Marshal(m)
@@ -27,9 +28,16 @@ func FuzzNodeReceives(f *testing.F) {
 	}}})
 	add(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Record{Record: Record{Instance: "b", ID: "b-1", Pool: "chat", Code: 200}.proto()}})
 	add(&feedpb.RouterMessage{Message: &feedpb.RouterMessage_Record{Record: Record{Instance: "a", ID: "a-1"}.proto()}})
+	add(witnessed(1, someHashes(3)))
+	add(witnessed(2, someHashes(2)))
 
 	f.Fuzz(func(t *testing.T, first, second []byte, turn bool) {
 		n := testNode(t, NodeOptions{})
+		hearer := &hashHearer{}
+		s := n.Source()
+		n.announceOne(s)
+		s.TellHashes(hearer)
+		s.Wanted(someWant())
 		routers := []*stream{n.newStream("a", "", ""), n.newStream("b", "", "")}
 		for _, st := range routers {
 			st.queue.limit = 4096
@@ -54,13 +62,22 @@ func FuzzNodeReceives(f *testing.F) {
 				t.Errorf("hello %v: %v", m.GetHello(), err)
 			}
 			if err := n.take(from, &m); err != nil {
-				if !to.queue.empty() {
+				if !to.queue.empty() || hearer.all() != nil {
 					t.Errorf("%v, and still something of it is passed on", err)
 				}
 				continue
 			}
 			if !from.queue.empty() {
 				t.Error("a router hears of itself")
+			}
+			told := hearer.all()
+			hearer.got = nil
+			if w := m.GetWitness(); w == nil || w.GetSource() != s.Number() || w.GetBlockSize() != 16 {
+				if told != nil {
+					t.Errorf("of %v is told %v", &m, told)
+				}
+			} else if len(told) != 1 || !proto.Equal(witnessProto(s.Number(), &told[0]), w) {
+				t.Errorf("of %v is told %v", w, told)
 			}
 			if to.queue.bytes > to.queue.limit {
 				t.Errorf("%d bytes are queued", to.queue.bytes)

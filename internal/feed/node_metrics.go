@@ -7,13 +7,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// outcome is what became of something that one router sent for another; a metric label.
+// outcome is what became of something that a router sent for another one, or for an engine; a metric label.
 type outcome string
 
 const (
 	relayed outcome = "relayed"
 	dropped outcome = "dropped" // the other's queue is full
 	unknown outcome = "unknown" // there is no such router
+
+	taken    outcome = "taken"
+	unwanted outcome = "unwanted" // nobody has asked for it, or not any more
 )
 
 // NodeMetrics are the series of one Node. Those with the label endpoint are there as long as the endpoint is announced.
@@ -31,6 +34,7 @@ type NodeMetrics struct {
 	refused    map[refusal]prometheus.Counter
 	charges    map[outcome]prometheus.Counter
 	records    map[outcome]prometheus.Counter
+	witnesses  map[outcome]prometheus.Counter
 	fetches    prometheus.Counter
 	fetchBytes prometheus.Counter
 
@@ -66,6 +70,7 @@ func NewNodeMetrics(reg prometheus.Registerer) *NodeMetrics {
 		refused:    make(map[refusal]prometheus.Counter),
 		charges:    make(map[outcome]prometheus.Counter),
 		records:    make(map[outcome]prometheus.Counter),
+		witnesses:  make(map[outcome]prometheus.Counter),
 	}
 	streams := counters("refused_streams_total", "Streams and reads of files that were refused or ended, by reason.", "reason")
 	for _, why := range streamRefusals() {
@@ -82,6 +87,10 @@ func NewNodeMetrics(reg prometheus.Registerer) *NodeMetrics {
 	records := counters("records_total", "Records of the access log for another router, by outcome; unknown: no such router watches the node, dropped: it reads too slowly.", "outcome")
 	for _, o := range []outcome{relayed, dropped, unknown} {
 		m.records[o] = records.WithLabelValues(string(o))
+	}
+	witnesses := counters("witnesses_total", "Prompts that routers have hashed for engines whose blocks are not all known, by outcome; unwanted: not asked for any more, dropped: more than are looked at.", "outcome")
+	for _, o := range []outcome{taken, unwanted, dropped} {
+		m.witnesses[o] = witnesses.WithLabelValues(string(o))
 	}
 	if reg != nil {
 		reg.MustRegister(&nodeCollector{m: m})

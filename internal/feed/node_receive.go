@@ -60,6 +60,8 @@ func (n *Node) take(st *stream, m *feedpb.RouterMessage) error {
 		return n.takeCharges(st, m.Charges)
 	case *feedpb.RouterMessage_Record:
 		return n.takeRecord(st, m.Record)
+	case *feedpb.RouterMessage_Witness:
+		return n.takeWitness(st, m.Witness)
 	}
 	return nil
 }

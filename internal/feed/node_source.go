@@ -21,6 +21,8 @@ type Source struct {
 	window *window
 	due    bool // the window is on the list of those that will be closed
 	closed bool
+
+	ear sourceEar // its mutex may be taken with this one
 }
 
 var _ subscriber.Sink = (*Source)(nil)

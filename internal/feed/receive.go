@@ -34,6 +34,7 @@ type sourceName struct {
 type heldSource struct {
 	name sourceName
 	sink Sink // nil: the fleet does not want it
+	ear  *ear // for the prompts that may run there
 
 	about subscriber.Description // as the node says
 	told  subscriber.Description // as the sink was told
@@ -107,6 +108,8 @@ func (r *inbox) apply(m *feedpb.NodeMessage, now time.Time) error {
 		return r.announce(m.Replicas, now)
 	case *feedpb.NodeMessage_State:
 		return r.state(m.State)
+	case *feedpb.NodeMessage_Wanted:
+		return r.wanted(m.Wanted)
 	case *feedpb.NodeMessage_Begin:
 		return r.beginCopy(m.Begin, now)
 	case *feedpb.NodeMessage_Blocks:
@@ -246,11 +249,12 @@ func (r *inbox) open(a assigned, now time.Time) *heldSource {
 	s := r.held[a.name]
 	switch {
 	case s == nil:
-		s = &heldSource{name: a.name, number: a.number}
+		s = &heldSource{name: a.name, number: a.number, ear: r.n.ears.open(a.name.pool, a.number)}
 		r.held[a.name] = s
 		r.ask(s)
 	case s.number != a.number:
 		s.number = a.number
+		s.ear.number.Store(a.number)
 		s.cut(now)
 	}
 	return s
@@ -264,6 +268,7 @@ func (r *inbox) ask(s *heldSource) bool {
 		return false
 	}
 	s.sink, s.known, s.told = sink, false, subscriber.Description{}
+	sink.TellPrompts(s.ear)
 	return true
 }
 
@@ -301,6 +306,7 @@ func (r *inbox) followed(s *heldSource) {
 // drop closes a source.
 func (r *inbox) drop(s *heldSource) {
 	delete(r.held, s.name)
+	s.ear.Set(subscriber.Want{})
 	if s.stale {
 		r.stales--
 	}
@@ -321,6 +327,7 @@ func (s *heldSource) describe() {
 // cut says that no more changes come of what is known since a time.
 func (s *heldSource) cut(since time.Time) {
 	s.heard, s.begun, s.copying = false, false, false
+	s.ear.Set(subscriber.Want{}) // until the node says more
 	if s.unfollowed.IsZero() {
 		s.unfollowed = since
 	}

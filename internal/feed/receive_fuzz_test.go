@@ -65,6 +65,7 @@ func FuzzRouterReceives(f *testing.F) {
 		tellAdded(7, "\x01\x03", 4, 5), tellRemoved(7, "\x02\x03", 3, 2), tellReset(7, "cleared"), tellLoads(&feedpb.Load{Endpoint: ":8000", Running: 3}), tellPeersOf("a", "b"),
 		tellCharges(&feedpb.Charges{Instance: "a", Made: []*feedpb.Charge{tellMade(":8000", 1), tellMade("10.0.0.3:8000", 1)}, Released: []*feedpb.Release{{Pool: "chat", Number: 1}}}),
 		tellCharges(&feedpb.Charges{Instance: "a", Gone: true}), tellRecordFor("own"), tellRecordFor("other"), tellAlive(),
+		tellWanted(7, someWant()), tellWanted(9, subscriber.Want{Yes: true}), tellWanted(8, subscriber.Want{}),
 	}
 	f.Add([]byte(script{}.say(stepFirst, first...).say(stepSecond, first...).step(stepTime, make([]byte, 200)).step(stepLost, nil).say(stepFirst, first...)))
 	f.Add([]byte(script{}.say(stepFirst, first[:4]...).step(stepLost, nil).step(stepTime, make([]byte, 299)).say(stepFirst, first[:5]...).step(stepTime, make([]byte, 99))))

@@ -51,6 +51,8 @@ type Sink interface {
 	// the copy.
 	Begin()
 	End()
+	// TellPrompts has a hearer learn of the prompts that may run at the source. It is called once, before all others.
+	TellPrompts(h Hearer)
 	// Lost reports whether what is told here counts no more, for a reason that the fleet knows. It is asked when the fleet is asked for sinks that it
 	// did not want: the sink is closed then, and another one asked for.
 	Lost() bool

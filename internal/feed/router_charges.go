@@ -227,9 +227,9 @@ func (o *outbox) again(since time.Time) {
 	o.poke()
 }
 
-// send writes to a stream what is put in, until ctx or the stream ends, of which receiving tells. Charges that were taken and could not be
-// sent are lost.
-func (o *outbox) send(ctx context.Context, s conversation) {
+// send writes to a stream what is put in, and the witnesses that come, until ctx or the stream ends, of which receiving tells. Charges and witnesses that were
+// taken and could not be sent are lost.
+func (o *outbox) send(ctx context.Context, s conversation, witnesses <-chan *feedpb.Witness) {
 	delay := time.NewTimer(0)
 	defer delay.Stop()
 	for {
@@ -238,6 +238,11 @@ func (o *outbox) send(ctx context.Context, s conversation) {
 		case charges == 0 && !records:
 			select {
 			case <-o.wake:
+				continue
+			case w := <-witnesses:
+				if !o.witness(s, w) {
+					return
+				}
 				continue
 			case <-ctx.Done():
 				return
@@ -267,6 +272,13 @@ func (o *outbox) send(ctx context.Context, s conversation) {
 				return
 			}
 			o.metrics.record(recordPassed)
+		}
+		select {
+		case w := <-witnesses: // one at most before what has come meanwhile
+			if !o.witness(s, w) {
+				return
+			}
+		default:
 		}
 	}
 }

@@ -36,6 +36,7 @@ type modelSink struct {
 	copies  int
 	resets  []subscriber.Cause
 	history []string // of Describe, Begin, End, Reset, Close
+	hearer  Hearer
 	closed  bool
 	lost    bool
 }
@@ -135,6 +136,14 @@ func (s *modelSink) End() {
 func (s *modelSink) Close() {
 	defer s.use("close")()
 	s.held, s.fresh, s.closed = newBlockSet(), nil, true
+}
+
+func (s *modelSink) TellPrompts(h Hearer) {
+	defer s.use("")()
+	if s.hearer != nil || s.history != nil {
+		s.t.Errorf("%s is told late, or again, who hears of prompts", s.name)
+	}
+	s.hearer = h
 }
 
 func (s *modelSink) Lost() bool {

@@ -48,6 +48,9 @@ const (
 	recordReceived = "received"
 	recordForeign  = "foreign"
 	recordDropped  = "dropped"
+
+	witnessSent    = "sent"
+	witnessDropped = "dropped"
 )
 
 // Why records of other routers' decisions are given up.
@@ -61,6 +64,7 @@ type RouterMetrics struct {
 	up, stale, refused                    *prometheus.GaugeVec
 	streams, ended, blocks, bytes, copies *prometheus.CounterVec
 	refusals, charges, records            *prometheus.CounterVec
+	witnesses                             *prometheus.CounterVec
 	copySeconds                           prometheus.Histogram
 	kept                                  prometheus.Gauge
 	givenUpRecords                        *prometheus.CounterVec
@@ -83,17 +87,18 @@ func NewRouterMetrics(reg prometheus.Registerer) *RouterMetrics {
 		refusals = append(refusals, string(r))
 	}
 	m := &RouterMetrics{
-		up:       gauge("node_up", "1 while the node is connected, else 0."),
-		stale:    gauge("node_stale", "1 while some blocks of the node are not matched because their changes were not heard of for too long, else 0."),
-		refused:  gauge("refused_endpoints", "Endpoints that the node announces and that are not accepted."),
-		streams:  counter("streams", "Streams opened to the node, up to its hello."),
-		ended:    counter("streams_ended", "Streams that ended or did not come about, by reason: "+strings.Join(reasons, ", ")+".", "reason"),
-		blocks:   counter("blocks", "Blocks received, by kind: copy, all blocks of a source on a stream's begin, or delta, changes.", "kind"),
-		bytes:    counter("received_bytes", "Bytes of messages received from the node, as they were on the wire."),
-		copies:   counter("copies", "Copies of all blocks of a source that were received to their end."),
-		refusals: counter("refusals", "Endpoints refused, by reason: "+strings.Join(refusals, ", ")+".", "reason"),
-		charges:  counter("charges", "Charges and releases of load, by what became of them: sent to the node for other routers, received from other routers, dropped.", "outcome"),
-		records:  counter("records", "Access log records of other routers' decisions, by what became of them: passed to the node, received from it, foreign: received for another router, dropped.", "outcome"),
+		up:        gauge("node_up", "1 while the node is connected, else 0."),
+		stale:     gauge("node_stale", "1 while some blocks of the node are not matched because their changes were not heard of for too long, else 0."),
+		refused:   gauge("refused_endpoints", "Endpoints that the node announces and that are not accepted."),
+		streams:   counter("streams", "Streams opened to the node, up to its hello."),
+		ended:     counter("streams_ended", "Streams that ended or did not come about, by reason: "+strings.Join(reasons, ", ")+".", "reason"),
+		blocks:    counter("blocks", "Blocks received, by kind: copy, all blocks of a source on a stream's begin, or delta, changes.", "kind"),
+		bytes:     counter("received_bytes", "Bytes of messages received from the node, as they were on the wire."),
+		copies:    counter("copies", "Copies of all blocks of a source that were received to their end."),
+		refusals:  counter("refusals", "Endpoints refused, by reason: "+strings.Join(refusals, ", ")+".", "reason"),
+		charges:   counter("charges", "Charges and releases of load, by what became of them: sent to the node for other routers, received from other routers, dropped.", "outcome"),
+		records:   counter("records", "Access log records of other routers' decisions, by what became of them: passed to the node, received from it, foreign: received for another router, dropped.", "outcome"),
+		witnesses: counter("witnesses", "Prompts that engines of the node can be known by, by what became of them: sent to the node as hashes, dropped because there were too many.", "outcome"),
 		copySeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "kvsteer_feed_router_copy_seconds", Help: "Time from the begin of a copy of all blocks of a source to its end.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
@@ -127,6 +132,7 @@ type routerSeries struct {
 	streams, bytes, copies        prometheus.Counter
 	copyBlocks, deltaBlocks       prometheus.Counter
 	ended, refusal, charges, recs map[string]prometheus.Counter
+	witnesses                     map[string]prometheus.Counter
 }
 
 func (m *RouterMetrics) series(node string) *routerSeries {
@@ -135,7 +141,7 @@ func (m *RouterMetrics) series(node string) *routerSeries {
 		streams: m.streams.WithLabelValues(node), bytes: m.bytes.WithLabelValues(node), copies: m.copies.WithLabelValues(node),
 		copyBlocks: m.blocks.WithLabelValues(node, kindCopy), deltaBlocks: m.blocks.WithLabelValues(node, kindDelta),
 		ended: map[string]prometheus.Counter{}, refusal: map[string]prometheus.Counter{},
-		charges: map[string]prometheus.Counter{}, recs: map[string]prometheus.Counter{},
+		charges: map[string]prometheus.Counter{}, recs: map[string]prometheus.Counter{}, witnesses: map[string]prometheus.Counter{},
 	}
 	for _, r := range endReasons() {
 		s.ended[string(r)] = m.ended.WithLabelValues(node, string(r))
@@ -149,11 +155,16 @@ func (m *RouterMetrics) series(node string) *routerSeries {
 	for _, o := range []string{recordPassed, recordReceived, recordForeign, recordDropped} {
 		s.recs[o] = m.records.WithLabelValues(node, o)
 	}
+	for _, o := range []string{witnessSent, witnessDropped} {
+		s.witnesses[o] = m.witnesses.WithLabelValues(node, o)
+	}
 	return s
 }
 
 func (s *routerSeries) charge(outcome string, n int) { s.charges[outcome].Add(float64(n)) }
 func (s *routerSeries) record(outcome string)        { s.recs[outcome].Inc() }
+
+func (s *routerSeries) witness(outcome string, n int) { s.witnesses[outcome].Add(float64(n)) }
 
 func (s *routerSeries) received(kind string, blocks int) {
 	if kind == kindCopy {
@@ -173,7 +184,7 @@ func (s *routerSeries) delete() {
 	for _, v := range []*prometheus.GaugeVec{s.m.up, s.m.stale, s.m.refused} {
 		v.DeletePartialMatch(l)
 	}
-	for _, v := range []*prometheus.CounterVec{s.m.streams, s.m.ended, s.m.blocks, s.m.bytes, s.m.copies, s.m.refusals, s.m.charges, s.m.records} {
+	for _, v := range []*prometheus.CounterVec{s.m.streams, s.m.ended, s.m.blocks, s.m.bytes, s.m.copies, s.m.refusals, s.m.charges, s.m.records, s.m.witnesses} {
 		v.DeletePartialMatch(l)
 	}
 }

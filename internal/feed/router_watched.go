@@ -49,6 +49,7 @@ type watched struct {
 	log     *slog.Logger
 	metrics *routerSeries
 	out     *outbox
+	ears    *ears
 
 	peers int // guarded by origins.mu
 
@@ -81,6 +82,7 @@ func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 		r: r, name: name, addr: addr, log: r.o.Log.With("node", name), metrics: r.o.Metrics.series(name), warned: map[Refusal]bool{},
 	}
 	n.out = newOutbox(n.metrics, &r.mail, func(name decisionName) { r.open.take(name) })
+	n.ears = newEars(n.metrics)
 	n.allow.Store(&allow)
 	n.rec = newInbox(n)
 	n.timer = time.AfterFunc(time.Hour, n.tick)
@@ -170,7 +172,9 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	began := time.Now()
 	n.begin(hello, cancel)
 	defer n.cancel.Store(nil)
-	wg.Go(func() { n.out.send(ctx, s) })
+	hashed := make(chan *feedpb.Witness)
+	wg.Go(func() { n.ears.run(ctx, hashed) })
+	wg.Go(func() { n.out.send(ctx, s, hashed) })
 	room := bucket{most: announceBurst, every: announceEvery}
 	for {
 		m, err := s.Recv()

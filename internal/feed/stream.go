@@ -8,7 +8,7 @@ import (
 )
 
 // stream is what one router is told. Whoever has something for it puts that into its queue and never waits; its sender takes from there. Lock order: the
-// node's mutex, a source's, a stream's, that of an earlier stream of the same router.
+// node's mutex, a source's, a stream's, that of an earlier stream of the same router or of a source's ear.
 type stream struct {
 	instance string // of the router
 	release  string
@@ -121,6 +121,9 @@ func (st *stream) announce(a *announcement) {
 // begin tells the state of a source, and that a copy of it follows.
 func (st *stream) begin(s *Source) {
 	st.put(message{data: *s.state.Load()})
+	if data := s.ear.message(); data != nil {
+		st.put(message{data: data})
+	}
 	st.put(message{data: encodeBegin(s.number, s.Blocks())})
 }
 
@@ -169,6 +172,9 @@ func (st *stream) overflow(last message) {
 			st.add(m)
 		}
 		st.add(message{data: *f.source.state.Load()})
+		if data := f.source.ear.message(); data != nil {
+			st.add(message{data: data})
+		}
 		st.add(message{data: encodeBegin(number, f.source.Blocks())})
 	}
 }

@@ -87,6 +87,7 @@ func TestOlderRouter(t *testing.T) {
 		Files: []File{{"config.json", [32]byte{1}, 1}}, Draining: true, Problems: []string{"hybrid"},
 	}})
 	x.s.Describe(subscriber.Description{Connected: true, BlockSize: 16, Problem: subscriber.ProblemHybrid, Coldest: subscriber.MediumDisk})
+	x.s.Wanted(someWant())
 	x.grow(100)
 	x.good.follow(t, x.stream, x.s, x.has)
 
@@ -157,6 +158,7 @@ func TestNewerRouter(t *testing.T) {
 	later := &feedpb.RouterMessage{}
 	later.ProtoReflect().SetUnknown(unknown)
 	check(t, w.Send(later))
+	check(t, w.Send(witnessed(x.s.Number(), someHashes(2)))) // that nobody has asked for
 	(&receiver{tree: x.tree}).follow(t, w, x.s, x.has)
 	x.undisturbed(t)
 }
@@ -224,5 +226,10 @@ func TestOlderNode(t *testing.T) {
 		return s != nil && slices.Equal(s.matched(subscriber.Any), []uint64{1, 2, 4}) && slices.Equal(s.matched(subscriber.Device), []uint64{1, 2})
 	})
 	r.Charged(Charge{Pool: "chat", Endpoint: "127.0.0.1:8000", Rank: -1, Number: 1}) // which the node ignores
+	hearer := fleet.sink("chat 127.0.0.1:8000 0").hearer
+	if hearer.Wants() {
+		t.Error("a node that asks for no prompts wants some")
+	}
+	hearer.Witness(subscriber.Prompt{Tokens: make([]uint32, 100)})
 	until(t, "the router goes on", func() bool { return len(r.Nodes()) == 1 && r.Nodes()[0].Connected })
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/kvsteer/kvsteer/internal/enginesim"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
@@ -125,8 +127,8 @@ func leaks(capture []byte, ids []uint32, words []string) (found []string) {
 	return found
 }
 
-// TestWireTellsNoPrompts records a whole conversation in clear text while an engine serves prompts: it has their blocks, and neither their token ids
-// nor their words.
+// TestWireTellsNoPrompts records a whole conversation in clear text while an engine serves prompts, some of whose blocks the node learns of from the router only: it
+// has their blocks and what they hash to, and neither their token ids nor their words, nor names of adapters or salts of the router's prompts.
 func TestWireTellsNoPrompts(t *testing.T) {
 	e, err := enginesim.New(enginesim.Options{BlockSize: 16, Blocks: 4096, Events: enginesim.Events{Bind: "tcp://127.0.0.1:0", Topic: "kv-events"}})
 	check(t, err)
@@ -141,12 +143,6 @@ func TestWireTellsNoPrompts(t *testing.T) {
 	wg.Go(func() { check(t, e.Run(ctx)) })
 	wg.Go(func() { check(t, n.Run(ctx, l)) })
 	<-e.Ready()
-	source := n.Source()
-	sub, err := subscriber.New(subscriber.Options{Pool: "chat", Endpoint: e.Addr(), Dial: "tcp://" + e.EventsAddr(), Topic: "kv-events", Sink: source})
-	check(t, err)
-	wg.Go(func() { check(t, sub.Run(ctx)) })
-	n.Announce([]Replica{{Endpoint: e.Addr(), Pool: "chat", Models: []string{"tiny"}, Sources: []uint32{source.Number()}}})
-
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	post := func(path string, body, to any) {
 		t.Helper()
@@ -174,6 +170,17 @@ func TestWireTellsNoPrompts(t *testing.T) {
 	if len(tokenized.Tokens) < 200 {
 		t.Fatalf("the prompt has %d tokens", len(tokenized.Tokens))
 	}
+	var reply map[string]any
+	post("/v1/completions", map[string]any{"model": "tiny", "prompt": ids[:160], "max_tokens": 1}, &reply) // which nobody hears of
+
+	source := n.Source()
+	sub, err := subscriber.New(subscriber.Options{
+		Pool: "chat", Endpoint: e.Addr(), Dial: "tcp://" + e.EventsAddr(), Topic: "kv-events", Sink: source, Wanted: source.Wanted,
+	})
+	check(t, err)
+	source.TellHashes(sub)
+	wg.Go(func() { check(t, sub.Run(ctx)) })
+	n.Announce([]Replica{{Endpoint: e.Addr(), Pool: "chat", Models: []string{"tiny"}, Sources: []uint32{source.Number()}}})
 
 	capture := &tap{}
 	fleet := newModelFleet(t)
@@ -187,13 +194,17 @@ func TestWireTellsNoPrompts(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.about.Connected
 	})
-	var reply map[string]any
+	hearer := fleet.sink("chat " + e.Addr() + " 0").hearer
+	eventually(t, "prompts are wanted", func() bool { return hearer.Wants() })
+	hearer.Witness(subscriber.Prompt{Tokens: ids})
+	hearer.Witness(subscriber.Prompt{Tokens: tokenized.Tokens, Adapter: words[0], AdapterPath: words[1], Salt: words[2]})
 	post("/v1/completions", map[string]any{"model": "tiny", "prompt": ids, "max_tokens": 4}, &reply)
 	post("/v1/completions", map[string]any{"model": "tiny", "prompt": prompt, "max_tokens": 40}, &reply)
 	r.Charged(Charge{Pool: "chat", Endpoint: e.Addr(), Rank: -1, Number: 1, Uncached: 256, Prompt: 256, Key: 77})
 	held := func() int { return len(fleet.sink("chat " + e.Addr() + " 0").matched(subscriber.Device)) }
 	want := (len(ids) + len(tokenized.Tokens)) / 16
-	eventually(t, "the blocks of both prompts are known", func() bool { return held() >= want })
+	eventually(t, "the blocks of both prompts are known, some by witnesses", func() bool { return held() >= want })
+	eventually(t, "both witnesses have come", func() bool { return testutil.ToFloat64(n.o.Metrics.witnesses[taken]) == 2 })
 	// Another stream, for a copy.
 	second := newModelFleet(t)
 	startRouter(t, second, func(o *RouterOptions) { o.Dial, o.Instance = capture.dial, "second" }, l.Addr().String())
@@ -205,7 +216,7 @@ func TestWireTellsNoPrompts(t *testing.T) {
 	capture.mu.Lock()
 	defer capture.mu.Unlock()
 	down := capture.down.Bytes()
-	if len(down) < 2*8*want || capture.up.Len() < 50 {
+	if len(down) < 2*8*want || capture.up.Len() < 2*8*want {
 		t.Fatalf("only %d and %d bytes were recorded", len(down), capture.up.Len())
 	}
 	all := append(ids, tokenized.Tokens...)

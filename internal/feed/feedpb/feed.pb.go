@@ -31,6 +31,7 @@ type RouterMessage struct {
 	//	*RouterMessage_Hello
 	//	*RouterMessage_Charges
 	//	*RouterMessage_Record
+	//	*RouterMessage_Witness
 	Message       isRouterMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -100,6 +101,15 @@ func (x *RouterMessage) GetRecord() *Record {
 	return nil
 }
 
+func (x *RouterMessage) GetWitness() *Witness {
+	if x != nil {
+		if x, ok := x.Message.(*RouterMessage_Witness); ok {
+			return x.Witness
+		}
+	}
+	return nil
+}
+
 type isRouterMessage_Message interface {
 	isRouterMessage_Message()
 }
@@ -116,11 +126,17 @@ type RouterMessage_Record struct {
 	Record *Record `protobuf:"bytes,3,opt,name=record,proto3,oneof"` // of a decision of another router
 }
 
+type RouterMessage_Witness struct {
+	Witness *Witness `protobuf:"bytes,4,opt,name=witness,proto3,oneof"` // that a source wants
+}
+
 func (*RouterMessage_Hello) isRouterMessage_Message() {}
 
 func (*RouterMessage_Charges) isRouterMessage_Message() {}
 
 func (*RouterMessage_Record) isRouterMessage_Message() {}
+
+func (*RouterMessage_Witness) isRouterMessage_Message() {}
 
 type NodeMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -139,6 +155,7 @@ type NodeMessage struct {
 	//	*NodeMessage_Charges
 	//	*NodeMessage_Record
 	//	*NodeMessage_Alive
+	//	*NodeMessage_Wanted
 	Message       isNodeMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -298,6 +315,15 @@ func (x *NodeMessage) GetAlive() *Alive {
 	return nil
 }
 
+func (x *NodeMessage) GetWanted() *Wanted {
+	if x != nil {
+		if x, ok := x.Message.(*NodeMessage_Wanted); ok {
+			return x.Wanted
+		}
+	}
+	return nil
+}
+
 type isNodeMessage_Message interface {
 	isNodeMessage_Message()
 }
@@ -354,6 +380,10 @@ type NodeMessage_Alive struct {
 	Alive *Alive `protobuf:"bytes,13,opt,name=alive,proto3,oneof"` // nothing else was to be said for a while
 }
 
+type NodeMessage_Wanted struct {
+	Wanted *Wanted `protobuf:"bytes,14,opt,name=wanted,proto3,oneof"`
+}
+
 func (*NodeMessage_Hello) isNodeMessage_Message() {}
 
 func (*NodeMessage_Replicas) isNodeMessage_Message() {}
@@ -379,6 +409,8 @@ func (*NodeMessage_Charges) isNodeMessage_Message() {}
 func (*NodeMessage_Record) isNodeMessage_Message() {}
 
 func (*NodeMessage_Alive) isNodeMessage_Message() {}
+
+func (*NodeMessage_Wanted) isNodeMessage_Message() {}
 
 type RouterHello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -898,6 +930,307 @@ func (x *State) GetProblem() string {
 	return ""
 }
 
+// Wanted says which prompts help a node to find out what a source's engine holds. It holds until the next one, or until the source goes under another
+// number. Without one, none do.
+type Wanted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        uint32                 `protobuf:"varint,1,opt,name=source,proto3" json:"source,omitempty"`
+	Prompts       bool                   `protobuf:"varint,2,opt,name=prompts,proto3" json:"prompts,omitempty"`                      // some do; all else is empty without it
+	BlockSize     uint32                 `protobuf:"varint,3,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"` // tokens per block, 0 while not known: prompts have to wait for it
+	Tagged        bool                   `protobuf:"varint,4,opt,name=tagged,proto3" json:"tagged,omitempty"`                        // forms of extra keys that the engine may hash
+	Untagged      bool                   `protobuf:"varint,5,opt,name=untagged,proto3" json:"untagged,omitempty"`
+	Chains        []*Chain               `protobuf:"bytes,6,rep,name=chains,proto3" json:"chains,omitempty"` // ways in which the engine may hash blocks; none: contents are all that helps
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wanted) Reset() {
+	*x = Wanted{}
+	mi := &file_feed_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wanted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wanted) ProtoMessage() {}
+
+func (x *Wanted) ProtoReflect() protoreflect.Message {
+	mi := &file_feed_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
+func (*Wanted) Descriptor() ([]byte, []int) {
+	return file_feed_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Wanted) GetSource() uint32 {
+	if x != nil {
+		return x.Source
+	}
+	return 0
+}
+
+func (x *Wanted) GetPrompts() bool {
+	if x != nil {
+		return x.Prompts
+	}
+	return false
+}
+
+func (x *Wanted) GetBlockSize() uint32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
+func (x *Wanted) GetTagged() bool {
+	if x != nil {
+		return x.Tagged
+	}
+	return false
+}
+
+func (x *Wanted) GetUntagged() bool {
+	if x != nil {
+		return x.Untagged
+	}
+	return false
+}
+
+func (x *Wanted) GetChains() []*Chain {
+	if x != nil {
+		return x.Chains
+	}
+	return nil
+}
+
+// Chain is one way of hashing blocks.
+type Chain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Algorithm     string                 `protobuf:"bytes,1,opt,name=algorithm,proto3" json:"algorithm,omitempty"` // sha256, sha256_cbor, xxhash, xxhash_cbor, sglang
+	None          []byte                 `protobuf:"bytes,2,opt,name=none,proto3" json:"none,omitempty"`           // what first blocks have for a parent, 32 bytes; 16 of them count for an algorithm of 128 bits
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chain) Reset() {
+	*x = Chain{}
+	mi := &file_feed_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chain) ProtoMessage() {}
+
+func (x *Chain) ProtoReflect() protoreflect.Message {
+	mi := &file_feed_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chain.ProtoReflect.Descriptor instead.
+func (*Chain) Descriptor() ([]byte, []int) {
+	return file_feed_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Chain) GetAlgorithm() string {
+	if x != nil {
+		return x.Algorithm
+	}
+	return ""
+}
+
+func (x *Chain) GetNone() []byte {
+	if x != nil {
+		return x.None
+	}
+	return nil
+}
+
+// Witness is what the whole blocks of a prompt hash to that may run at a source.
+type Witness struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        uint32                 `protobuf:"varint,1,opt,name=source,proto3" json:"source,omitempty"`
+	BlockSize     uint32                 `protobuf:"varint,2,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"` // tokens per block
+	Root          uint64                 `protobuf:"fixed64,3,opt,name=root,proto3" json:"root,omitempty"`                           // that the first fingerprint is chained to
+	Adapter       bool                   `protobuf:"varint,4,opt,name=adapter,proto3" json:"adapter,omitempty"`                      // the prompt has one
+	Salted        bool                   `protobuf:"varint,5,opt,name=salted,proto3" json:"salted,omitempty"`
+	Pathless      bool                   `protobuf:"varint,6,opt,name=pathless,proto3" json:"pathless,omitempty"` // the adapter's path is not known
+	Contents      []byte                 `protobuf:"bytes,7,opt,name=contents,proto3" json:"contents,omitempty"`  // content hashes, 8 bytes each, little-endian, the first block first
+	Chains        []*ChainHashes         `protobuf:"bytes,8,rep,name=chains,proto3" json:"chains,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Witness) Reset() {
+	*x = Witness{}
+	mi := &file_feed_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Witness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Witness) ProtoMessage() {}
+
+func (x *Witness) ProtoReflect() protoreflect.Message {
+	mi := &file_feed_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Witness.ProtoReflect.Descriptor instead.
+func (*Witness) Descriptor() ([]byte, []int) {
+	return file_feed_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Witness) GetSource() uint32 {
+	if x != nil {
+		return x.Source
+	}
+	return 0
+}
+
+func (x *Witness) GetBlockSize() uint32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
+func (x *Witness) GetRoot() uint64 {
+	if x != nil {
+		return x.Root
+	}
+	return 0
+}
+
+func (x *Witness) GetAdapter() bool {
+	if x != nil {
+		return x.Adapter
+	}
+	return false
+}
+
+func (x *Witness) GetSalted() bool {
+	if x != nil {
+		return x.Salted
+	}
+	return false
+}
+
+func (x *Witness) GetPathless() bool {
+	if x != nil {
+		return x.Pathless
+	}
+	return false
+}
+
+func (x *Witness) GetContents() []byte {
+	if x != nil {
+		return x.Contents
+	}
+	return nil
+}
+
+func (x *Witness) GetChains() []*ChainHashes {
+	if x != nil {
+		return x.Chains
+	}
+	return nil
+}
+
+// ChainHashes are the hashes that the engine has for the first of these blocks, if it hashes in this way.
+type ChainHashes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Algorithm     string                 `protobuf:"bytes,1,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
+	Tagged        bool                   `protobuf:"varint,2,opt,name=tagged,proto3" json:"tagged,omitempty"`
+	Hashes        []byte                 `protobuf:"bytes,3,opt,name=hashes,proto3" json:"hashes,omitempty"` // as events have them, 8 bytes each, little-endian
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChainHashes) Reset() {
+	*x = ChainHashes{}
+	mi := &file_feed_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChainHashes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChainHashes) ProtoMessage() {}
+
+func (x *ChainHashes) ProtoReflect() protoreflect.Message {
+	mi := &file_feed_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChainHashes.ProtoReflect.Descriptor instead.
+func (*ChainHashes) Descriptor() ([]byte, []int) {
+	return file_feed_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ChainHashes) GetAlgorithm() string {
+	if x != nil {
+		return x.Algorithm
+	}
+	return ""
+}
+
+func (x *ChainHashes) GetTagged() bool {
+	if x != nil {
+		return x.Tagged
+	}
+	return false
+}
+
+func (x *ChainHashes) GetHashes() []byte {
+	if x != nil {
+		return x.Hashes
+	}
+	return nil
+}
+
 // Begin opens a copy of all blocks of a source, which follows in Blocks and counts from End on. Until then what is known stays. Deltas of the
 // source may come in between, and are part of the copy: they may remove what has not come, and add what comes again.
 type Begin struct {
@@ -910,7 +1243,7 @@ type Begin struct {
 
 func (x *Begin) Reset() {
 	*x = Begin{}
-	mi := &file_feed_proto_msgTypes[9]
+	mi := &file_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +1255,7 @@ func (x *Begin) String() string {
 func (*Begin) ProtoMessage() {}
 
 func (x *Begin) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[9]
+	mi := &file_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +1268,7 @@ func (x *Begin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Begin.ProtoReflect.Descriptor instead.
 func (*Begin) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{9}
+	return file_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Begin) GetSource() uint32 {
@@ -964,7 +1297,7 @@ type Blocks struct {
 
 func (x *Blocks) Reset() {
 	*x = Blocks{}
-	mi := &file_feed_proto_msgTypes[10]
+	mi := &file_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1309,7 @@ func (x *Blocks) String() string {
 func (*Blocks) ProtoMessage() {}
 
 func (x *Blocks) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[10]
+	mi := &file_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1322,7 @@ func (x *Blocks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blocks.ProtoReflect.Descriptor instead.
 func (*Blocks) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{10}
+	return file_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Blocks) GetSource() uint32 {
@@ -1022,7 +1355,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_feed_proto_msgTypes[11]
+	mi := &file_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1367,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[11]
+	mi := &file_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1380,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{11}
+	return file_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *End) GetSource() uint32 {
@@ -1072,7 +1405,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_feed_proto_msgTypes[12]
+	mi := &file_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1417,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[12]
+	mi := &file_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1430,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{12}
+	return file_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Delta) GetSource() uint32 {
@@ -1146,7 +1479,7 @@ type Reset struct {
 
 func (x *Reset) Reset() {
 	*x = Reset{}
-	mi := &file_feed_proto_msgTypes[13]
+	mi := &file_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1491,7 @@ func (x *Reset) String() string {
 func (*Reset) ProtoMessage() {}
 
 func (x *Reset) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[13]
+	mi := &file_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1504,7 @@ func (x *Reset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reset.ProtoReflect.Descriptor instead.
 func (*Reset) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{13}
+	return file_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Reset) GetSource() uint32 {
@@ -1197,7 +1530,7 @@ type Loads struct {
 
 func (x *Loads) Reset() {
 	*x = Loads{}
-	mi := &file_feed_proto_msgTypes[14]
+	mi := &file_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1542,7 @@ func (x *Loads) String() string {
 func (*Loads) ProtoMessage() {}
 
 func (x *Loads) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[14]
+	mi := &file_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1555,7 @@ func (x *Loads) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loads.ProtoReflect.Descriptor instead.
 func (*Loads) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{14}
+	return file_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Loads) GetLoads() []*Load {
@@ -1250,7 +1583,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_feed_proto_msgTypes[15]
+	mi := &file_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1595,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[15]
+	mi := &file_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1608,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{15}
+	return file_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Load) GetEndpoint() string {
@@ -1351,7 +1684,7 @@ type Peers struct {
 
 func (x *Peers) Reset() {
 	*x = Peers{}
-	mi := &file_feed_proto_msgTypes[16]
+	mi := &file_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1696,7 @@ func (x *Peers) String() string {
 func (*Peers) ProtoMessage() {}
 
 func (x *Peers) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[16]
+	mi := &file_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1709,7 @@ func (x *Peers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peers.ProtoReflect.Descriptor instead.
 func (*Peers) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{16}
+	return file_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Peers) GetInstances() []string {
@@ -1399,7 +1732,7 @@ type Charges struct {
 
 func (x *Charges) Reset() {
 	*x = Charges{}
-	mi := &file_feed_proto_msgTypes[17]
+	mi := &file_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1744,7 @@ func (x *Charges) String() string {
 func (*Charges) ProtoMessage() {}
 
 func (x *Charges) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[17]
+	mi := &file_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1757,7 @@ func (x *Charges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charges.ProtoReflect.Descriptor instead.
 func (*Charges) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{17}
+	return file_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Charges) GetInstance() string {
@@ -1470,7 +1803,7 @@ type Charge struct {
 
 func (x *Charge) Reset() {
 	*x = Charge{}
-	mi := &file_feed_proto_msgTypes[18]
+	mi := &file_feed_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1815,7 @@ func (x *Charge) String() string {
 func (*Charge) ProtoMessage() {}
 
 func (x *Charge) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[18]
+	mi := &file_feed_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1828,7 @@ func (x *Charge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Charge.ProtoReflect.Descriptor instead.
 func (*Charge) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{18}
+	return file_feed_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Charge) GetPool() string {
@@ -1557,7 +1890,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_feed_proto_msgTypes[19]
+	mi := &file_feed_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1902,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[19]
+	mi := &file_feed_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1915,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{19}
+	return file_feed_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Release) GetPool() string {
@@ -1617,7 +1950,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_feed_proto_msgTypes[20]
+	mi := &file_feed_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1962,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[20]
+	mi := &file_feed_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1975,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{20}
+	return file_feed_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Record) GetInstance() string {
@@ -1716,7 +2049,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_feed_proto_msgTypes[21]
+	mi := &file_feed_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +2061,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[21]
+	mi := &file_feed_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +2074,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{21}
+	return file_feed_proto_rawDescGZIP(), []int{25}
 }
 
 type FetchRequest struct {
@@ -1753,7 +2086,7 @@ type FetchRequest struct {
 
 func (x *FetchRequest) Reset() {
 	*x = FetchRequest{}
-	mi := &file_feed_proto_msgTypes[22]
+	mi := &file_feed_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +2098,7 @@ func (x *FetchRequest) String() string {
 func (*FetchRequest) ProtoMessage() {}
 
 func (x *FetchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[22]
+	mi := &file_feed_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +2111,7 @@ func (x *FetchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
 func (*FetchRequest) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{22}
+	return file_feed_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FetchRequest) GetSha256() []byte {
@@ -1797,7 +2130,7 @@ type FetchReply struct {
 
 func (x *FetchReply) Reset() {
 	*x = FetchReply{}
-	mi := &file_feed_proto_msgTypes[23]
+	mi := &file_feed_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2142,7 @@ func (x *FetchReply) String() string {
 func (*FetchReply) ProtoMessage() {}
 
 func (x *FetchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_feed_proto_msgTypes[23]
+	mi := &file_feed_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2155,7 @@ func (x *FetchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchReply.ProtoReflect.Descriptor instead.
 func (*FetchReply) Descriptor() ([]byte, []int) {
-	return file_feed_proto_rawDescGZIP(), []int{23}
+	return file_feed_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FetchReply) GetContent() []byte {
@@ -1837,12 +2170,13 @@ var File_feed_proto protoreflect.FileDescriptor
 const file_feed_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"feed.proto\x12\x0fkvsteer.feed.v1\"\xb9\x01\n" +
+	"feed.proto\x12\x0fkvsteer.feed.v1\"\xef\x01\n" +
 	"\rRouterMessage\x124\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1c.kvsteer.feed.v1.RouterHelloH\x00R\x05hello\x124\n" +
 	"\acharges\x18\x02 \x01(\v2\x18.kvsteer.feed.v1.ChargesH\x00R\acharges\x121\n" +
-	"\x06record\x18\x03 \x01(\v2\x17.kvsteer.feed.v1.RecordH\x00R\x06recordB\t\n" +
-	"\amessage\"\x9b\x05\n" +
+	"\x06record\x18\x03 \x01(\v2\x17.kvsteer.feed.v1.RecordH\x00R\x06record\x124\n" +
+	"\awitness\x18\x04 \x01(\v2\x18.kvsteer.feed.v1.WitnessH\x00R\awitnessB\t\n" +
+	"\amessage\"\xce\x05\n" +
 	"\vNodeMessage\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.kvsteer.feed.v1.NodeHelloH\x00R\x05hello\x127\n" +
 	"\breplicas\x18\x02 \x01(\v2\x19.kvsteer.feed.v1.ReplicasH\x00R\breplicas\x12.\n" +
@@ -1857,7 +2191,8 @@ const file_feed_proto_rawDesc = "" +
 	" \x01(\v2\x16.kvsteer.feed.v1.PeersH\x00R\x05peers\x124\n" +
 	"\acharges\x18\v \x01(\v2\x18.kvsteer.feed.v1.ChargesH\x00R\acharges\x121\n" +
 	"\x06record\x18\f \x01(\v2\x17.kvsteer.feed.v1.RecordH\x00R\x06record\x12.\n" +
-	"\x05alive\x18\r \x01(\v2\x16.kvsteer.feed.v1.AliveH\x00R\x05aliveB\t\n" +
+	"\x05alive\x18\r \x01(\v2\x16.kvsteer.feed.v1.AliveH\x00R\x05alive\x121\n" +
+	"\x06wanted\x18\x0e \x01(\v2\x17.kvsteer.feed.v1.WantedH\x00R\x06wantedB\t\n" +
 	"\amessage\"w\n" +
 	"\vRouterHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x16\n" +
@@ -1902,7 +2237,32 @@ const file_feed_proto_rawDesc = "" +
 	"\n" +
 	"extra_keys\x18\x05 \x01(\bR\textraKeys\x12\x18\n" +
 	"\acoldest\x18\x06 \x01(\rR\acoldest\x12\x18\n" +
-	"\aproblem\x18\a \x01(\tR\aproblem\"7\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xbd\x01\n" +
+	"\x06Wanted\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\rR\x06source\x12\x18\n" +
+	"\aprompts\x18\x02 \x01(\bR\aprompts\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x03 \x01(\rR\tblockSize\x12\x16\n" +
+	"\x06tagged\x18\x04 \x01(\bR\x06tagged\x12\x1a\n" +
+	"\buntagged\x18\x05 \x01(\bR\buntagged\x12.\n" +
+	"\x06chains\x18\x06 \x03(\v2\x16.kvsteer.feed.v1.ChainR\x06chains\"9\n" +
+	"\x05Chain\x12\x1c\n" +
+	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12\x12\n" +
+	"\x04none\x18\x02 \x01(\fR\x04none\"\xf4\x01\n" +
+	"\aWitness\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\rR\x06source\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x02 \x01(\rR\tblockSize\x12\x12\n" +
+	"\x04root\x18\x03 \x01(\x06R\x04root\x12\x18\n" +
+	"\aadapter\x18\x04 \x01(\bR\aadapter\x12\x16\n" +
+	"\x06salted\x18\x05 \x01(\bR\x06salted\x12\x1a\n" +
+	"\bpathless\x18\x06 \x01(\bR\bpathless\x12\x1a\n" +
+	"\bcontents\x18\a \x01(\fR\bcontents\x124\n" +
+	"\x06chains\x18\b \x03(\v2\x1c.kvsteer.feed.v1.ChainHashesR\x06chains\"[\n" +
+	"\vChainHashes\x12\x1c\n" +
+	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12\x16\n" +
+	"\x06tagged\x18\x02 \x01(\bR\x06tagged\x12\x16\n" +
+	"\x06hashes\x18\x03 \x01(\fR\x06hashes\"7\n" +
 	"\x05Begin\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\rR\x06source\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\x04R\x06blocks\"J\n" +
@@ -1985,7 +2345,7 @@ func file_feed_proto_rawDescGZIP() []byte {
 	return file_feed_proto_rawDescData
 }
 
-var file_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_feed_proto_goTypes = []any{
 	(*RouterMessage)(nil), // 0: kvsteer.feed.v1.RouterMessage
 	(*NodeMessage)(nil),   // 1: kvsteer.feed.v1.NodeMessage
@@ -1996,54 +2356,62 @@ var file_feed_proto_goTypes = []any{
 	(*Adapter)(nil),       // 6: kvsteer.feed.v1.Adapter
 	(*File)(nil),          // 7: kvsteer.feed.v1.File
 	(*State)(nil),         // 8: kvsteer.feed.v1.State
-	(*Begin)(nil),         // 9: kvsteer.feed.v1.Begin
-	(*Blocks)(nil),        // 10: kvsteer.feed.v1.Blocks
-	(*End)(nil),           // 11: kvsteer.feed.v1.End
-	(*Delta)(nil),         // 12: kvsteer.feed.v1.Delta
-	(*Reset)(nil),         // 13: kvsteer.feed.v1.Reset
-	(*Loads)(nil),         // 14: kvsteer.feed.v1.Loads
-	(*Load)(nil),          // 15: kvsteer.feed.v1.Load
-	(*Peers)(nil),         // 16: kvsteer.feed.v1.Peers
-	(*Charges)(nil),       // 17: kvsteer.feed.v1.Charges
-	(*Charge)(nil),        // 18: kvsteer.feed.v1.Charge
-	(*Release)(nil),       // 19: kvsteer.feed.v1.Release
-	(*Record)(nil),        // 20: kvsteer.feed.v1.Record
-	(*Alive)(nil),         // 21: kvsteer.feed.v1.Alive
-	(*FetchRequest)(nil),  // 22: kvsteer.feed.v1.FetchRequest
-	(*FetchReply)(nil),    // 23: kvsteer.feed.v1.FetchReply
+	(*Wanted)(nil),        // 9: kvsteer.feed.v1.Wanted
+	(*Chain)(nil),         // 10: kvsteer.feed.v1.Chain
+	(*Witness)(nil),       // 11: kvsteer.feed.v1.Witness
+	(*ChainHashes)(nil),   // 12: kvsteer.feed.v1.ChainHashes
+	(*Begin)(nil),         // 13: kvsteer.feed.v1.Begin
+	(*Blocks)(nil),        // 14: kvsteer.feed.v1.Blocks
+	(*End)(nil),           // 15: kvsteer.feed.v1.End
+	(*Delta)(nil),         // 16: kvsteer.feed.v1.Delta
+	(*Reset)(nil),         // 17: kvsteer.feed.v1.Reset
+	(*Loads)(nil),         // 18: kvsteer.feed.v1.Loads
+	(*Load)(nil),          // 19: kvsteer.feed.v1.Load
+	(*Peers)(nil),         // 20: kvsteer.feed.v1.Peers
+	(*Charges)(nil),       // 21: kvsteer.feed.v1.Charges
+	(*Charge)(nil),        // 22: kvsteer.feed.v1.Charge
+	(*Release)(nil),       // 23: kvsteer.feed.v1.Release
+	(*Record)(nil),        // 24: kvsteer.feed.v1.Record
+	(*Alive)(nil),         // 25: kvsteer.feed.v1.Alive
+	(*FetchRequest)(nil),  // 26: kvsteer.feed.v1.FetchRequest
+	(*FetchReply)(nil),    // 27: kvsteer.feed.v1.FetchReply
 }
 var file_feed_proto_depIdxs = []int32{
 	2,  // 0: kvsteer.feed.v1.RouterMessage.hello:type_name -> kvsteer.feed.v1.RouterHello
-	17, // 1: kvsteer.feed.v1.RouterMessage.charges:type_name -> kvsteer.feed.v1.Charges
-	20, // 2: kvsteer.feed.v1.RouterMessage.record:type_name -> kvsteer.feed.v1.Record
-	3,  // 3: kvsteer.feed.v1.NodeMessage.hello:type_name -> kvsteer.feed.v1.NodeHello
-	4,  // 4: kvsteer.feed.v1.NodeMessage.replicas:type_name -> kvsteer.feed.v1.Replicas
-	8,  // 5: kvsteer.feed.v1.NodeMessage.state:type_name -> kvsteer.feed.v1.State
-	9,  // 6: kvsteer.feed.v1.NodeMessage.begin:type_name -> kvsteer.feed.v1.Begin
-	10, // 7: kvsteer.feed.v1.NodeMessage.blocks:type_name -> kvsteer.feed.v1.Blocks
-	11, // 8: kvsteer.feed.v1.NodeMessage.end:type_name -> kvsteer.feed.v1.End
-	12, // 9: kvsteer.feed.v1.NodeMessage.delta:type_name -> kvsteer.feed.v1.Delta
-	13, // 10: kvsteer.feed.v1.NodeMessage.reset:type_name -> kvsteer.feed.v1.Reset
-	14, // 11: kvsteer.feed.v1.NodeMessage.loads:type_name -> kvsteer.feed.v1.Loads
-	16, // 12: kvsteer.feed.v1.NodeMessage.peers:type_name -> kvsteer.feed.v1.Peers
-	17, // 13: kvsteer.feed.v1.NodeMessage.charges:type_name -> kvsteer.feed.v1.Charges
-	20, // 14: kvsteer.feed.v1.NodeMessage.record:type_name -> kvsteer.feed.v1.Record
-	21, // 15: kvsteer.feed.v1.NodeMessage.alive:type_name -> kvsteer.feed.v1.Alive
-	5,  // 16: kvsteer.feed.v1.Replicas.replicas:type_name -> kvsteer.feed.v1.Replica
-	6,  // 17: kvsteer.feed.v1.Replica.adapters:type_name -> kvsteer.feed.v1.Adapter
-	7,  // 18: kvsteer.feed.v1.Replica.files:type_name -> kvsteer.feed.v1.File
-	15, // 19: kvsteer.feed.v1.Loads.loads:type_name -> kvsteer.feed.v1.Load
-	18, // 20: kvsteer.feed.v1.Charges.made:type_name -> kvsteer.feed.v1.Charge
-	19, // 21: kvsteer.feed.v1.Charges.released:type_name -> kvsteer.feed.v1.Release
-	0,  // 22: kvsteer.feed.v1.Feed.Watch:input_type -> kvsteer.feed.v1.RouterMessage
-	22, // 23: kvsteer.feed.v1.Feed.Fetch:input_type -> kvsteer.feed.v1.FetchRequest
-	1,  // 24: kvsteer.feed.v1.Feed.Watch:output_type -> kvsteer.feed.v1.NodeMessage
-	23, // 25: kvsteer.feed.v1.Feed.Fetch:output_type -> kvsteer.feed.v1.FetchReply
-	24, // [24:26] is the sub-list for method output_type
-	22, // [22:24] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	21, // 1: kvsteer.feed.v1.RouterMessage.charges:type_name -> kvsteer.feed.v1.Charges
+	24, // 2: kvsteer.feed.v1.RouterMessage.record:type_name -> kvsteer.feed.v1.Record
+	11, // 3: kvsteer.feed.v1.RouterMessage.witness:type_name -> kvsteer.feed.v1.Witness
+	3,  // 4: kvsteer.feed.v1.NodeMessage.hello:type_name -> kvsteer.feed.v1.NodeHello
+	4,  // 5: kvsteer.feed.v1.NodeMessage.replicas:type_name -> kvsteer.feed.v1.Replicas
+	8,  // 6: kvsteer.feed.v1.NodeMessage.state:type_name -> kvsteer.feed.v1.State
+	13, // 7: kvsteer.feed.v1.NodeMessage.begin:type_name -> kvsteer.feed.v1.Begin
+	14, // 8: kvsteer.feed.v1.NodeMessage.blocks:type_name -> kvsteer.feed.v1.Blocks
+	15, // 9: kvsteer.feed.v1.NodeMessage.end:type_name -> kvsteer.feed.v1.End
+	16, // 10: kvsteer.feed.v1.NodeMessage.delta:type_name -> kvsteer.feed.v1.Delta
+	17, // 11: kvsteer.feed.v1.NodeMessage.reset:type_name -> kvsteer.feed.v1.Reset
+	18, // 12: kvsteer.feed.v1.NodeMessage.loads:type_name -> kvsteer.feed.v1.Loads
+	20, // 13: kvsteer.feed.v1.NodeMessage.peers:type_name -> kvsteer.feed.v1.Peers
+	21, // 14: kvsteer.feed.v1.NodeMessage.charges:type_name -> kvsteer.feed.v1.Charges
+	24, // 15: kvsteer.feed.v1.NodeMessage.record:type_name -> kvsteer.feed.v1.Record
+	25, // 16: kvsteer.feed.v1.NodeMessage.alive:type_name -> kvsteer.feed.v1.Alive
+	9,  // 17: kvsteer.feed.v1.NodeMessage.wanted:type_name -> kvsteer.feed.v1.Wanted
+	5,  // 18: kvsteer.feed.v1.Replicas.replicas:type_name -> kvsteer.feed.v1.Replica
+	6,  // 19: kvsteer.feed.v1.Replica.adapters:type_name -> kvsteer.feed.v1.Adapter
+	7,  // 20: kvsteer.feed.v1.Replica.files:type_name -> kvsteer.feed.v1.File
+	10, // 21: kvsteer.feed.v1.Wanted.chains:type_name -> kvsteer.feed.v1.Chain
+	12, // 22: kvsteer.feed.v1.Witness.chains:type_name -> kvsteer.feed.v1.ChainHashes
+	19, // 23: kvsteer.feed.v1.Loads.loads:type_name -> kvsteer.feed.v1.Load
+	22, // 24: kvsteer.feed.v1.Charges.made:type_name -> kvsteer.feed.v1.Charge
+	23, // 25: kvsteer.feed.v1.Charges.released:type_name -> kvsteer.feed.v1.Release
+	0,  // 26: kvsteer.feed.v1.Feed.Watch:input_type -> kvsteer.feed.v1.RouterMessage
+	26, // 27: kvsteer.feed.v1.Feed.Fetch:input_type -> kvsteer.feed.v1.FetchRequest
+	1,  // 28: kvsteer.feed.v1.Feed.Watch:output_type -> kvsteer.feed.v1.NodeMessage
+	27, // 29: kvsteer.feed.v1.Feed.Fetch:output_type -> kvsteer.feed.v1.FetchReply
+	28, // [28:30] is the sub-list for method output_type
+	26, // [26:28] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_feed_proto_init() }
@@ -2055,6 +2423,7 @@ func file_feed_proto_init() {
 		(*RouterMessage_Hello)(nil),
 		(*RouterMessage_Charges)(nil),
 		(*RouterMessage_Record)(nil),
+		(*RouterMessage_Witness)(nil),
 	}
 	file_feed_proto_msgTypes[1].OneofWrappers = []any{
 		(*NodeMessage_Hello)(nil),
@@ -2070,6 +2439,7 @@ func file_feed_proto_init() {
 		(*NodeMessage_Charges)(nil),
 		(*NodeMessage_Record)(nil),
 		(*NodeMessage_Alive)(nil),
+		(*NodeMessage_Wanted)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2077,7 +2447,7 @@ func file_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feed_proto_rawDesc), len(file_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -24,6 +25,8 @@ type announcer struct {
 	wake  chan struct{} // capacity 1
 
 	config func() *config.Node // in use
+
+	hold sync.Mutex // held while a configuration is taken over: an engine whose events are then followed in another way is not to be missed in between
 }
 
 // changed has run look. It never blocks.
@@ -40,10 +43,12 @@ func (a *announcer) run(ctx context.Context) error {
 	defer tick.Stop()
 	var last []feed.Replica
 	for {
+		a.hold.Lock()
 		if next := a.replicas(); last == nil || !reflect.DeepEqual(last, next) {
 			a.feed.Announce(next)
 			last = next
 		}
+		a.hold.Unlock()
 		select {
 		case <-tick.C:
 		case <-a.wake:

@@ -105,6 +105,8 @@ func (r *nodeReloads) apply(next *config.Node) (report, error) {
 		return done, err
 	}
 	s := r.service
+	s.announcer.hold.Lock()
+	defer s.announcer.hold.Unlock()
 	if err := s.pools.Apply(nodePoolConfigs(next, keys)); err != nil {
 		return done, err
 	}

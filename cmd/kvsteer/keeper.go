@@ -90,12 +90,7 @@ func (k *keeper) run(ctx context.Context) error {
 }
 
 // look has run say which nodes there are. It waits for nothing: what nodes say comes back to the keeper.
-func (k *keeper) look() {
-	select {
-	case k.rewatch <- struct{}{}:
-	default: // already asked
-	}
-}
+func (k *keeper) look() { nudge(k.rewatch) }
 
 // nodes are all nodes that there are.
 func (k *keeper) nodes() []nodeAddress {

@@ -30,12 +30,7 @@ type announcer struct {
 }
 
 // changed has run look. It never blocks.
-func (a *announcer) changed() {
-	select {
-	case a.wake <- struct{}{}:
-	default: // about to be looked at
-	}
-}
+func (a *announcer) changed() { nudge(a.wake) }
 
 // run announces until ctx ends.
 func (a *announcer) run(ctx context.Context) error {

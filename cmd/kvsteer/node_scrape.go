@@ -70,14 +70,6 @@ func (s *scrapes) set(wanted []scraped) {
 	nudge(s.changed)
 }
 
-// nudge fills a channel of capacity 1.
-func nudge(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // about to be looked at
-	}
-}
-
 // run scrapes until ctx ends.
 func (s *scrapes) run(ctx context.Context) error {
 	type task struct {

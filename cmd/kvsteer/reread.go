@@ -57,12 +57,15 @@ func (r rereads) watch(ctx context.Context, files []string, changed chan<- struc
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = w.Run(ctx, func() { // its errors are only those of ctx
-			select {
-			case changed <- struct{}{}:
-			default: // the file is about to be read anyway
-			}
-		})
+		_ = w.Run(ctx, func() { nudge(changed) }) // its errors are only those of ctx
 	})
 	return func() { cancel(); wg.Wait() }, nil
+}
+
+// nudge fills a channel of capacity 1, which has somebody look. It never blocks.
+func nudge(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // about to be looked at
+	}
 }

@@ -115,19 +115,19 @@ func (n *nodeService) readFiles(cfg *config.Node, reg prometheus.Registerer) (ma
 	}
 	n.token, errs[3] = newTokenFile("token_file", cfg.TokenFile, n.log.With("component", "feed"))
 	n.engineTLS, errs[4] = newDialTLS("engines.tls", cfg.Engines.TLS, "http/1.1", n.log.With("component", "tls"))
-	keys, err := nodeKeys(cfg)
+	keys, err := readKeys(nodeKeyFiles(cfg))
 	errs[5] = err
 	n.files, errs[6] = newModelFiles(cfg, n.log.With("component", "tokenizer"))
 	return keys, errors.Join(errs[:]...)
 }
 
-// nodeKeys reads the pools' keys.
-func nodeKeys(cfg *config.Node) (map[string]string, error) {
+// nodeKeyFiles are those of a node's pools, in their order.
+func nodeKeyFiles(cfg *config.Node) []keyFile {
 	files := make([]keyFile, len(cfg.Pools))
 	for i, p := range cfg.Pools {
 		files[i] = keyFile{p.Name, p.APIKeyFile}
 	}
-	return readKeys(files)
+	return files
 }
 
 // nodePoolConfigs are the pools of a node as package pool knows them. An engine is named by where the node reaches it.

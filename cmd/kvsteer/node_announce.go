@@ -26,7 +26,8 @@ type announcer struct {
 
 	config func() *config.Node // in use
 
-	hold sync.Mutex // held while a configuration is taken over: an engine whose events are then followed in another way is not to be missed in between
+	hold sync.Mutex     // held while a configuration is taken over: an engine whose events are then followed in another way is not to be missed in between
+	last []feed.Replica // nil before the first look
 }
 
 // changed has run look. It never blocks.
@@ -36,20 +37,24 @@ func (a *announcer) changed() { nudge(a.wake) }
 func (a *announcer) run(ctx context.Context) error {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
-	var last []feed.Replica
 	for {
-		a.hold.Lock()
-		if next := a.replicas(); last == nil || !reflect.DeepEqual(last, next) {
-			a.feed.Announce(next)
-			last = next
-		}
-		a.hold.Unlock()
+		a.look()
 		select {
 		case <-tick.C:
 		case <-a.wake:
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// look announces what there is at this time, if that is something else than before.
+func (a *announcer) look() {
+	a.hold.Lock()
+	defer a.hold.Unlock()
+	if next := a.replicas(); a.last == nil || !reflect.DeepEqual(a.last, next) {
+		a.feed.Announce(next)
+		a.last = next
 	}
 }
 

@@ -216,19 +216,25 @@ func (n *nodeService) run(ctx context.Context) error {
 	part("config", func(ctx context.Context) error { return n.reloads.run(ctx, hangups) })
 	g.Go(func() error {
 		defer stopParts()
-		defer n.serving.Store(false)
-		n.settle(serving, cfg.Warmup.Std())
-		n.serving.Store(true)
-		if err := n.feed.Run(serving, listener); err != nil {
-			return fmt.Errorf("feed: %w", err)
-		}
-		return nil
+		return n.serve(serving, listener, cfg.Warmup.Std())
 	})
 	n.log.Info("serving", "version", version, "node", cfg.Name, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "engines", cfg.EngineCount())
 	if err = g.Wait(); err == nil {
 		n.log.Info("stopped")
 	}
 	return err
+}
+
+// serve serves routers when all engines are connected, or the warmup is over, until ctx ends.
+func (n *nodeService) serve(ctx context.Context, l net.Listener, warmup time.Duration) error {
+	defer n.serving.Store(false)
+	n.settle(ctx, warmup)
+	n.announcer.look() // what routers are told takes the place of what they knew
+	n.serving.Store(true)
+	if err := n.feed.Run(ctx, l); err != nil {
+		return fmt.Errorf("feed: %w", err)
+	}
+	return nil
 }
 
 // settlePoll is how often it is looked at whether engines are connected.

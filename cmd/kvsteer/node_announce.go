@@ -18,7 +18,7 @@ const announceEvery = 250 * time.Millisecond
 
 // announcer keeps the feed's replicas those that the configuration and the engines tell together.
 type announcer struct {
-	feed  feeder
+	feed  *feed.Node
 	pools *pool.Set
 	home  *nodeHome
 	files *modelFiles

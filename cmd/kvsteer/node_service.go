@@ -79,7 +79,7 @@ func newNodeService(path string, cfg *config.Node, log *slog.Logger) (*nodeServi
 		return nil, err
 	}
 	n.announcer = &announcer{feed: n.feed, pools: n.pools, files: n.files, wake: make(chan struct{}, 1), config: func() *config.Node { return n.reloads.config() }}
-	n.home = newNodeHome(func() feedSource { return n.feed.Source() }, n.pools, n.announcer.changed)
+	n.home = newNodeHome(n.feed, n.pools, n.announcer.changed)
 	n.announcer.home, n.files.changed = n.home, n.announcer.changed
 	n.followers, err = newFollowers(followParts{
 		home: n.home, asker: eventsources.New(eventsources.Options{DialTLS: dialTLS}), metrics: subscriber.NewMetrics(reg), state: subscriber.NewStateDir(cfg.StateDir),

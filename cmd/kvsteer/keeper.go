@@ -119,7 +119,7 @@ func (k *keeper) set(cfg *config.Config, pools []pool.Config, settings router.Se
 	for text := range k.resolved {
 		if !slices.ContainsFunc(names, func(n discover.Name) bool { return n.String() == text }) {
 			delete(k.resolved, text)
-			k.fleet.Resolved(text, nil)
+			k.fleet.Forget(text)
 		}
 	}
 	k.discoverer.Set(names, cfg.DNSRefresh.Std())

@@ -61,13 +61,13 @@ func TestEndpointsFromNames(t *testing.T) {
 	check("a name that nobody asks for", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns")
 
 	r.change(strings.Replace(namedPool, "engines.test", "elsewhere.test", 1))
-	check("another name", "127.0.0.1:18001 gone -, 127.0.0.1:18002 gone -")
+	check("another name, of which nothing is known", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns")
 	r.keeper.found(name, addrPorts("127.0.0.1:18001"))
-	check("what comes late for the name before", "127.0.0.1:18001 gone -, 127.0.0.1:18002 gone -")
+	check("what comes late for the name before", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns")
 	r.keeper.found(discover.Name{Host: "elsewhere.test", Port: 8000}, addrPorts("127.0.0.1:18002 127.0.0.1:18004"))
 	check("the new name", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns, 127.0.0.1:18004 dns")
 	r.change(namedPool)
-	check("the first name again, of which nothing is known any more", "127.0.0.1:18001 gone -, 127.0.0.1:18002 gone -, 127.0.0.1:18004 gone -")
+	check("the first name again, of which nothing is known any more", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns, 127.0.0.1:18004 dns")
 	if names := r.keeper.unresolved(); len(names) != 1 {
 		t.Errorf("not resolved: %v", names)
 	}

@@ -34,12 +34,7 @@ type follower struct {
 	offer offer // of the goroutine that asks the engine, one at a time
 }
 
-func (f *follower) restart() {
-	select {
-	case f.again <- struct{}{}:
-	default: // already asked
-	}
-}
+func (f *follower) restart() { nudge(f.again) }
 
 // close forgets all ranks.
 func (f *follower) close() {

@@ -37,12 +37,14 @@ type keeper struct {
 	settings router.Settings
 	resolved map[string][]netip.AddrPort // by what DNS was asked for
 	plan     fleet.Plan                  // in use
+	known    []nodeAddress               // nodes that there were at the last look
 }
 
 // nodeAddress is where a node is, and whose endpoints it may announce beside those at its own IP address.
 type nodeAddress struct {
 	addr  netip.AddrPort
 	allow []netip.Prefix
+	named bool // DNS gives it
 }
 
 // newKeeper makes the keeper of a router that has been made with the pools of cfg. It starts nothing.
@@ -90,18 +92,27 @@ func (k *keeper) run(ctx context.Context) error {
 }
 
 // look has run say which nodes there are. It waits for nothing: what nodes say comes back to the keeper.
-func (k *keeper) look() {
-	select {
-	case k.rewatch <- struct{}{}:
-	default: // already asked
-	}
-}
+func (k *keeper) look() { nudge(k.rewatch) }
 
-// nodes are all nodes that there are.
+// nodes are all nodes that there are. Where another name is asked for, those that DNS gave before stay until the first answer.
 func (k *keeper) nodes() []nodeAddress {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return nodesOf(k.cfg, k.resolved)
+	all := nodesOf(k.cfg, k.resolved)
+	if slices.ContainsFunc(k.cfg.Nodes, func(n config.NodeSource) bool {
+		name, ok := nameOf(n.DNS, n.SRV)
+		_, told := k.resolved[name.String()]
+		return ok && !told
+	}) {
+		for _, was := range k.known {
+			if was.named && !slices.ContainsFunc(all, func(n nodeAddress) bool { return n.addr == was.addr }) {
+				all = append(all, was)
+			}
+		}
+		sortNodes(all)
+	}
+	k.known = all
+	return all
 }
 
 func (k *keeper) config() *config.Config {
@@ -124,7 +135,7 @@ func (k *keeper) set(cfg *config.Config, pools []pool.Config, settings router.Se
 	for text := range k.resolved {
 		if !slices.ContainsFunc(names, func(n discover.Name) bool { return n.String() == text }) {
 			delete(k.resolved, text)
-			k.fleet.Resolved(text, nil)
+			k.fleet.Forget(text)
 		}
 	}
 	k.discoverer.Set(names, cfg.DNSRefresh.Std())
@@ -264,7 +275,8 @@ func nodesOf(cfg *config.Config, resolved map[string][]netip.AddrPort) []nodeAdd
 	var all []nodeAddress
 	for _, n := range cfg.Nodes {
 		var addrs []netip.AddrPort
-		if name, ok := nameOf(n.DNS, n.SRV); ok {
+		name, named := nameOf(n.DNS, n.SRV)
+		if named {
 			addrs = resolved[name.String()]
 		} else if addr, err := netip.ParseAddrPort(n.Address); err == nil {
 			addrs = []netip.AddrPort{addr}
@@ -279,13 +291,17 @@ func nodesOf(cfg *config.Config, resolved map[string][]netip.AddrPort) []nodeAdd
 			i, ok := at[addr]
 			if !ok {
 				i, at[addr] = len(all), len(all)
-				all = append(all, nodeAddress{addr: addr})
+				all = append(all, nodeAddress{addr: addr, named: named})
 			}
 			all[i].allow = append(all[i].allow, allow...)
 		}
 	}
-	slices.SortFunc(all, func(a, b nodeAddress) int { return a.addr.Compare(b.addr) })
+	sortNodes(all)
 	return all
+}
+
+func sortNodes(all []nodeAddress) {
+	slices.SortFunc(all, func(a, b nodeAddress) int { return a.addr.Compare(b.addr) })
 }
 
 // namesOf are all names that DNS is asked for.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -61,13 +62,13 @@ func TestEndpointsFromNames(t *testing.T) {
 	check("a name that nobody asks for", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns")
 
 	r.change(strings.Replace(namedPool, "engines.test", "elsewhere.test", 1))
-	check("another name", "127.0.0.1:18001 gone -, 127.0.0.1:18002 gone -")
+	check("another name, of which nothing is known", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns")
 	r.keeper.found(name, addrPorts("127.0.0.1:18001"))
-	check("what comes late for the name before", "127.0.0.1:18001 gone -, 127.0.0.1:18002 gone -")
+	check("what comes late for the name before", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns")
 	r.keeper.found(discover.Name{Host: "elsewhere.test", Port: 8000}, addrPorts("127.0.0.1:18002 127.0.0.1:18004"))
 	check("the new name", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns, 127.0.0.1:18004 dns")
 	r.change(namedPool)
-	check("the first name again, of which nothing is known any more", "127.0.0.1:18001 gone -, 127.0.0.1:18002 gone -, 127.0.0.1:18004 gone -")
+	check("the first name again, of which nothing is known any more", "127.0.0.1:18001 gone -, 127.0.0.1:18002 dns, 127.0.0.1:18004 dns")
 	if names := r.keeper.unresolved(); len(names) != 1 {
 		t.Errorf("not resolved: %v", names)
 	}
@@ -116,4 +117,31 @@ nodes:
 	if diff := cmp.Diff(map[string]int{"10.0.0.1:9010": 1, "10.0.0.2:9010": 2, "10.0.0.3:9011": 0}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// TestNodesOfAnotherName holds that nodes stay where DNS is asked for another name, until it answers.
+func TestNodesOfAnotherName(t *testing.T) {
+	text := func(nodes string) string { return "feed: {insecure: true}\nnodes: [" + nodes + "]\n" + toldPool }
+	r := startRunning(t, text(`{dns: "one.test:9010", allow: [10.0.1.1]}, {address: "127.0.0.1:9"}`))
+	check := func(what, want string) {
+		t.Helper()
+		var all []string
+		for _, n := range r.keeper.nodes() {
+			all = append(all, fmt.Sprintf("%v%v", n.addr, n.allow))
+		}
+		if got := strings.Join(all, " "); got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	check("nothing known", "127.0.0.1:9[]")
+	r.keeper.found(discover.Name{Host: "one.test", Port: 9010}, addrPorts("10.0.0.1:9010 10.0.0.2:9010"))
+	check("two", "10.0.0.1:9010[10.0.1.1/32] 10.0.0.2:9010[10.0.1.1/32] 127.0.0.1:9[]")
+	r.change(text("{srv: two.test}"))
+	for range 2 {
+		check("another name", "10.0.0.1:9010[10.0.1.1/32] 10.0.0.2:9010[10.0.1.1/32]")
+	}
+	r.keeper.found(discover.Name{Host: "two.test"}, addrPorts("10.0.0.2:9010 10.0.0.3:9010"))
+	check("its answer", "10.0.0.2:9010[] 10.0.0.3:9010[]")
+	r.change(text(`{address: "127.0.0.1:9"}`))
+	check("no name", "127.0.0.1:9[]")
 }

@@ -35,7 +35,7 @@ type handed struct {
 
 func hand(t *testing.T, cfg *config.Config) handed {
 	t.Helper()
-	keys, err := apiKeys(cfg)
+	keys, err := readKeys(keyFiles(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -17,39 +18,43 @@ const announceEvery = 250 * time.Millisecond
 
 // announcer keeps the feed's replicas those that the configuration and the engines tell together.
 type announcer struct {
-	feed  feeder
+	feed  *feed.Node
 	pools *pool.Set
 	home  *nodeHome
 	files *modelFiles
 	wake  chan struct{} // capacity 1
 
 	config func() *config.Node // in use
+
+	hold sync.Mutex     // held while a configuration is taken over: an engine whose events are then followed in another way is not to be missed in between
+	last []feed.Replica // nil before the first look
 }
 
 // changed has run look. It never blocks.
-func (a *announcer) changed() {
-	select {
-	case a.wake <- struct{}{}:
-	default: // about to be looked at
-	}
-}
+func (a *announcer) changed() { nudge(a.wake) }
 
 // run announces until ctx ends.
 func (a *announcer) run(ctx context.Context) error {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
-	var last []feed.Replica
 	for {
-		if next := a.replicas(); last == nil || !reflect.DeepEqual(last, next) {
-			a.feed.Announce(next)
-			last = next
-		}
+		a.look()
 		select {
 		case <-tick.C:
 		case <-a.wake:
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// look announces what there is at this time, if that is something else than before.
+func (a *announcer) look() {
+	a.hold.Lock()
+	defer a.hold.Unlock()
+	if next := a.replicas(); a.last == nil || !reflect.DeepEqual(a.last, next) {
+		a.feed.Announce(next)
+		a.last = next
 	}
 }
 

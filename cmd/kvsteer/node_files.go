@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -33,7 +34,8 @@ const filesEvery = 30 * time.Second
 // modelFiles are the tokenizer files that a node offers, by the hash of their content. It is a feed.FileSource.
 type modelFiles struct {
 	log     *slog.Logger
-	changed func() // never blocks
+	changed func()        // never blocks
+	wake    chan struct{} // capacity 1: has run look
 
 	mu    sync.Mutex
 	dirs  map[string]config.Tokenizer // by pool
@@ -49,8 +51,7 @@ type offered struct {
 
 // newModelFiles reads the files that a configuration offers.
 func newModelFiles(cfg *config.Node, log *slog.Logger) (*modelFiles, error) {
-	m := &modelFiles{log: log, changed: func() {}}
-	m.dirs = tokenizerDirs(cfg)
+	m := &modelFiles{log: log, changed: func() {}, wake: make(chan struct{}, 1), dirs: tokenizerDirs(cfg)}
 	var errs []error
 	for i, p := range cfg.Pools {
 		if t, ok := m.dirs[p.Name]; ok {
@@ -78,15 +79,15 @@ func tokenizerDirs(cfg *config.Node) map[string]config.Tokenizer {
 	return dirs
 }
 
-// set takes over which folders are offered.
+// set takes over which folders are offered. What they hold is offered when run has read it.
 func (m *modelFiles) set(cfg *config.Node) {
 	m.mu.Lock()
 	m.dirs = tokenizerDirs(cfg)
 	m.mu.Unlock()
-	m.again()
+	nudge(m.wake)
 }
 
-// again looks at all files, and reads those that look changed.
+// again looks at all files, and reads those that look changed. It is for one goroutine: what another one has read of other folders would come last.
 func (m *modelFiles) again() {
 	m.mu.Lock()
 	dirs, before := m.dirs, m.pools
@@ -105,10 +106,11 @@ func (m *modelFiles) run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			m.again()
+		case <-m.wake:
 		case <-ctx.Done():
 			return nil
 		}
+		m.again()
 	}
 }
 
@@ -139,19 +141,30 @@ func (m *modelFiles) look(dirs map[string]config.Tokenizer, before map[string][]
 	return pools
 }
 
+// openRegular opens a regular file. Another one is not waited for: the open of a named pipe would take until somebody writes to it.
+func openRegular(path string) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	return f, info, nil
+}
+
 func hash(path, name string, limit int64) (o offered, err error) {
-	f, err := os.Open(path)
+	f, info, err := openRegular(path)
 	if err != nil {
 		return o, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return o, err
-	case !info.Mode().IsRegular():
-		return o, errors.New("not a regular file")
-	case info.Size() > limit:
+	if info.Size() > limit {
 		return o, fmt.Errorf("%s, more than tokenizer.max_size (%s)", config.Size(info.Size()), config.Size(limit))
 	}
 	sum := sha256.New()
@@ -187,11 +200,11 @@ func (m *modelFiles) Open(sum [sha256.Size]byte) (io.ReadCloser, int64, bool) {
 	if found == nil {
 		return nil, 0, false
 	}
-	f, err := os.Open(found.path)
+	f, info, err := openRegular(found.path)
 	if err != nil {
 		return nil, 0, false
 	}
-	if info, err := f.Stat(); err != nil || info.Size() != found.Size || !info.ModTime().Equal(found.modified) {
+	if info.Size() != found.Size || !info.ModTime().Equal(found.modified) {
 		_ = f.Close()
 		return nil, 0, false
 	}

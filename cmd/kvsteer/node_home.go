@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,26 +11,9 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// feeder is what a node tells routers through; feed.Node.
-type feeder interface {
-	Run(ctx context.Context, l net.Listener) error
-	Announce(replicas []feed.Replica)
-	Loads(loads []feed.Load)
-}
-
-// feedSource takes the blocks of one rank; feed.Source.
-type feedSource interface {
-	subscriber.Sink
-	Number() uint32
-	Blocks() int
-	TellHashes(h feed.HashHearer)
-	Wanted(w subscriber.Want)
-	Close()
-}
-
 // nodeHome has the feed of a node hold the blocks of its engines.
 type nodeHome struct {
-	open    func() feedSource
+	feed    *feed.Node
 	pools   *pool.Set
 	changed func() // never blocks
 
@@ -44,8 +25,8 @@ type nodeHome struct {
 // engineName tells an engine of a node from others, by where the node reaches it.
 type engineName struct{ pool, endpoint string }
 
-func newNodeHome(open func() feedSource, pools *pool.Set, changed func()) *nodeHome {
-	return &nodeHome{open: open, pools: pools, changed: changed, sources: map[engineName][]*nodeSource{}, offered: map[engineName]int{}}
+func newNodeHome(f *feed.Node, pools *pool.Set, changed func()) *nodeHome {
+	return &nodeHome{feed: f, pools: pools, changed: changed, sources: map[engineName][]*nodeSource{}, offered: map[engineName]int{}}
 }
 
 func (h *nodeHome) source(pool, endpoint string, rank int) (rankSource, error) {
@@ -63,7 +44,7 @@ func (h *nodeHome) source(pool, endpoint string, rank int) (rankSource, error) {
 	if all[rank] != nil {
 		return nil, fmt.Errorf("source of rank %d of engine %s in pool %s: already in use", rank, endpoint, pool)
 	}
-	s := &nodeSource{feedSource: h.open(), home: h, name: name, rank: rank, engine: engine}
+	s := &nodeSource{Source: h.feed.Source(), home: h, name: name, rank: rank, engine: engine}
 	s.about.Store(new(subscriber.Description))
 	all[rank] = s
 	h.sources[name] = all
@@ -106,7 +87,7 @@ func (h *nodeHome) remove(s *nodeSource) {
 
 // nodeSource takes the blocks of one rank to the feed. It is a [subscriber.Sink].
 type nodeSource struct {
-	feedSource
+	*feed.Source
 	home   *nodeHome
 	name   engineName
 	rank   int
@@ -118,7 +99,7 @@ type nodeSource struct {
 // at once.
 func (s *nodeSource) Describe(d subscriber.Description) {
 	before := s.about.Swap(&d)
-	s.feedSource.Describe(d)
+	s.Source.Describe(d)
 	if before.Connected != d.Connected {
 		s.engine.Recheck()
 	}
@@ -137,5 +118,5 @@ func (s *nodeSource) TellPrompts(to *subscriber.Subscriber) { s.TellHashes(to) }
 // Close implements rankSource.
 func (s *nodeSource) Close() {
 	s.home.remove(s)
-	s.feedSource.Close()
+	s.Source.Close()
 }

@@ -29,7 +29,7 @@ type nodeHanded struct {
 
 func nodeHand(t *testing.T, cfg *config.Node) nodeHanded {
 	t.Helper()
-	keys, err := nodeKeys(cfg)
+	keys, err := readKeys(nodeKeyFiles(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/ports"
@@ -50,43 +48,24 @@ func (r *nodeReloads) ports() ports.Picked {
 
 // run reads the file again when it or a key file changes, and at each hangup, until ctx ends.
 func (r *nodeReloads) run(ctx context.Context, hangups <-chan os.Signal) error {
-	return rereads{log: r.log, files: r.files, reload: r.reload, hangup: r.service.reread}.run(ctx, hangups)
+	return rereads{
+		process: "node", path: r.path, keys: func() []keyFile { return nodeKeyFiles(r.config()) }, apply: r.reload, hangup: r.service.reread, log: r.log, metrics: r.metrics,
+	}.run(ctx, hangups)
 }
 
-// files are those that a reload reads.
-func (r *nodeReloads) files() []string {
-	files := []string{r.path}
-	for _, p := range r.config().Pools {
-		if p.APIKeyFile != "" {
-			files = append(files, p.APIKeyFile)
-		}
-	}
-	return files
-}
-
-// reload reads the file and takes over what has changed. asked says that somebody wants to hear of it even if that is nothing.
-func (r *nodeReloads) reload(asked bool) {
+// reload reads the file and takes over what has changed.
+func (r *nodeReloads) reload() (report, error) {
 	next, err := config.LoadNode(r.path)
-	var done report
-	if err == nil {
-		done, err = r.apply(next)
+	if err != nil {
+		return report{}, err
 	}
-	switch {
-	case err != nil:
-		r.metrics.Refused()
-		r.log.Error("the changed configuration is refused; the one before stays in use", "problems", strings.ReplaceAll(err.Error(), "\n", "; "))
-	case done.empty() && !asked:
-		return
-	default:
-		r.metrics.Applied(time.Now())
-		done.log(r.log, "node")
-	}
+	return r.apply(next)
 }
 
 // apply takes over a configuration, all of it or, with an error, nothing. Only run's goroutine calls it. What can be refused comes first.
 func (r *nodeReloads) apply(next *config.Node) (report, error) {
 	var done report
-	keys, err := nodeKeys(next)
+	keys, err := readKeys(nodeKeyFiles(next))
 	if err != nil {
 		return done, err
 	}
@@ -105,6 +84,8 @@ func (r *nodeReloads) apply(next *config.Node) (report, error) {
 		return done, err
 	}
 	s := r.service
+	s.announcer.hold.Lock()
+	defer s.announcer.hold.Unlock()
 	if err := s.pools.Apply(nodePoolConfigs(next, keys)); err != nil {
 		return done, err
 	}

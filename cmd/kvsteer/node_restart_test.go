@@ -1,11 +1,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"math"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/enginesim"
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
@@ -88,5 +93,34 @@ func TestNodeWaitsForEngines(t *testing.T) {
 	site.write(`address: "127.0.0.1:9"`)
 	if n = site.start(); strings.Contains(n.log.String(), said) {
 		t.Error("an engine that is down is waited for")
+	}
+}
+
+// TestNodeAnnouncesBeforeItServes holds that no router is told of a node without engines, which would take from it those that it knew, because nobody has
+// looked yet.
+func TestNodeAnnouncesBeforeItServes(t *testing.T) {
+	site := newNodeSite(t)
+	site.write(`address: "127.0.0.1:9"`)
+	cfg, err := config.LoadNode(site.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := newNodeService(site.path, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.prepare(cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.followers.release)
+	l, err := net.Listen("tcp", site.listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, func(ctx context.Context) error { return n.serve(ctx, l, 0) })
+	w := watchNode(t, site.listen)
+	until(t, "it is told of engines", w.see(func() bool { return w.fewest < math.MaxInt }))
+	if w.see(func() bool { return w.fewest != 1 })() {
+		t.Errorf("the first it is told of is %d engines", w.fewest)
 	}
 }

@@ -44,7 +44,7 @@ func scrapedOf(cfg *config.Node) []scraped {
 
 // scrapes read the metrics of engines, one scraper for each, and tell the feed.
 type scrapes struct {
-	feed    feeder
+	feed    *feed.Node
 	dialTLS dialFunc
 	metrics *scrape.Metrics
 	log     *slog.Logger
@@ -56,7 +56,7 @@ type scrapes struct {
 	running map[scraped]*scrape.Scraper
 }
 
-func newScrapes(f feeder, dialTLS dialFunc, metrics *scrape.Metrics, log *slog.Logger) *scrapes {
+func newScrapes(f *feed.Node, dialTLS dialFunc, metrics *scrape.Metrics, log *slog.Logger) *scrapes {
 	return &scrapes{
 		feed: f, dialTLS: dialTLS, metrics: metrics, log: log, changed: make(chan struct{}, 1), told: make(chan struct{}, 1), running: map[scraped]*scrape.Scraper{},
 	}
@@ -68,14 +68,6 @@ func (s *scrapes) set(wanted []scraped) {
 	s.wanted = wanted
 	s.mu.Unlock()
 	nudge(s.changed)
-}
-
-// nudge fills a channel of capacity 1.
-func nudge(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // about to be looked at
-	}
 }
 
 // run scrapes until ctx ends.

@@ -79,7 +79,7 @@ func newNodeService(path string, cfg *config.Node, log *slog.Logger) (*nodeServi
 		return nil, err
 	}
 	n.announcer = &announcer{feed: n.feed, pools: n.pools, files: n.files, wake: make(chan struct{}, 1), config: func() *config.Node { return n.reloads.config() }}
-	n.home = newNodeHome(func() feedSource { return n.feed.Source() }, n.pools, n.announcer.changed)
+	n.home = newNodeHome(n.feed, n.pools, n.announcer.changed)
 	n.announcer.home, n.files.changed = n.home, n.announcer.changed
 	n.followers, err = newFollowers(followParts{
 		home: n.home, asker: eventsources.New(eventsources.Options{DialTLS: dialTLS}), metrics: subscriber.NewMetrics(reg), state: subscriber.NewStateDir(cfg.StateDir),
@@ -115,19 +115,19 @@ func (n *nodeService) readFiles(cfg *config.Node, reg prometheus.Registerer) (ma
 	}
 	n.token, errs[3] = newTokenFile("token_file", cfg.TokenFile, n.log.With("component", "feed"))
 	n.engineTLS, errs[4] = newDialTLS("engines.tls", cfg.Engines.TLS, "http/1.1", n.log.With("component", "tls"))
-	keys, err := nodeKeys(cfg)
+	keys, err := readKeys(nodeKeyFiles(cfg))
 	errs[5] = err
 	n.files, errs[6] = newModelFiles(cfg, n.log.With("component", "tokenizer"))
 	return keys, errors.Join(errs[:]...)
 }
 
-// nodeKeys reads the pools' keys.
-func nodeKeys(cfg *config.Node) (map[string]string, error) {
+// nodeKeyFiles are those of a node's pools, in their order.
+func nodeKeyFiles(cfg *config.Node) []keyFile {
 	files := make([]keyFile, len(cfg.Pools))
 	for i, p := range cfg.Pools {
 		files[i] = keyFile{p.Name, p.APIKeyFile}
 	}
-	return readKeys(files)
+	return files
 }
 
 // nodePoolConfigs are the pools of a node as package pool knows them. An engine is named by where the node reaches it.
@@ -216,19 +216,25 @@ func (n *nodeService) run(ctx context.Context) error {
 	part("config", func(ctx context.Context) error { return n.reloads.run(ctx, hangups) })
 	g.Go(func() error {
 		defer stopParts()
-		defer n.serving.Store(false)
-		n.settle(serving, cfg.Warmup.Std())
-		n.serving.Store(true)
-		if err := n.feed.Run(serving, listener); err != nil {
-			return fmt.Errorf("feed: %w", err)
-		}
-		return nil
+		return n.serve(serving, listener, cfg.Warmup.Std())
 	})
 	n.log.Info("serving", "version", version, "node", cfg.Name, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "engines", cfg.EngineCount())
 	if err = g.Wait(); err == nil {
 		n.log.Info("stopped")
 	}
 	return err
+}
+
+// serve serves routers when all engines are connected, or the warmup is over, until ctx ends.
+func (n *nodeService) serve(ctx context.Context, l net.Listener, warmup time.Duration) error {
+	defer n.serving.Store(false)
+	n.settle(ctx, warmup)
+	n.announcer.look() // what routers are told takes the place of what they knew
+	n.serving.Store(true)
+	if err := n.feed.Run(ctx, l); err != nil {
+		return fmt.Errorf("feed: %w", err)
+	}
+	return nil
 }
 
 // settlePoll is how often it is looked at whether engines are connected.

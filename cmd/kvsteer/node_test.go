@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -160,6 +161,7 @@ type watcher struct {
 	mu       sync.Mutex
 	name     string
 	replicas []*feedpb.Replica
+	fewest   int // replicas of all announcements
 	states   map[uint32]*feedpb.State
 	blocks   map[uint32]map[uint64]bool // in any tier
 	copying  map[uint32]map[uint64]bool
@@ -183,7 +185,7 @@ func watchNode(t *testing.T, address string) *watcher {
 	if err := stream.Send(hello); err != nil {
 		t.Fatal(err)
 	}
-	w := &watcher{states: map[uint32]*feedpb.State{}, blocks: map[uint32]map[uint64]bool{}, copying: map[uint32]map[uint64]bool{}, loads: map[string]*feedpb.Load{}}
+	w := &watcher{fewest: math.MaxInt, states: map[uint32]*feedpb.State{}, blocks: map[uint32]map[uint64]bool{}, copying: map[uint32]map[uint64]bool{}, loads: map[string]*feedpb.Load{}}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -231,6 +233,7 @@ func (w *watcher) take(m *feedpb.NodeMessage) {
 		w.name = m.Hello.GetName()
 	case *feedpb.NodeMessage_Replicas:
 		w.replicas = m.Replicas.GetReplicas()
+		w.fewest = min(w.fewest, len(w.replicas))
 	case *feedpb.NodeMessage_State:
 		w.states[m.State.GetSource()] = m.State
 	case *feedpb.NodeMessage_Begin:
@@ -390,6 +393,38 @@ func TestNode(t *testing.T) {
 			t.Error("a drain by a call outlives the node")
 		}
 	})
+}
+
+// TestNodeReloadKeepsEngines holds that a change in how events are followed, which ends what is known of an engine, takes it from no router.
+func TestNodeReloadKeepsEngines(t *testing.T) {
+	site := newNodeSite(t)
+	engines := func(topic string) []string {
+		return []string{fmt.Sprintf("{address: \":1\", events: {topic: %q}}", topic), fmt.Sprintf("{address: \":2\", events: {topic: %q, ranks: 2}}", topic)}
+	}
+	site.write(engines("a")...)
+	site.start()
+	w := watchNode(t, site.listen)
+	source := uint32(0) // of the first engine
+	told := w.see(func() bool {
+		r := w.replica(":1")
+		if len(w.replicas) < 2 {
+			return w.fewest < 2 && source != 0 // it fails anyway
+		}
+		if r.GetSources()[0] == source {
+			return false
+		}
+		source = r.GetSources()[0]
+		return true
+	})
+	until(t, "the engines are announced", told)
+	w.see(func() bool { w.fewest = 2; return true })()
+	for i := range 5 {
+		site.write(engines(string('b' + rune(i)))...)
+		until(t, "its blocks are told under another number", told)
+	}
+	if w.see(func() bool { return w.fewest < 2 })() {
+		t.Errorf("%d of two engines are announced in between", w.fewest)
+	}
 }
 
 // TestNodePortTaken holds that a kept port that another process has taken is replaced, and that this is said.

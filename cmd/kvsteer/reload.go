@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
 )
@@ -58,45 +57,26 @@ func (r *reloads) config() *config.Config {
 
 // run reads the file again when it or a key file changes, and at each hangup, until ctx ends.
 func (r *reloads) run(ctx context.Context, hangups <-chan os.Signal) error {
-	return rereads{log: r.log, files: r.files, reload: r.reload, hangup: r.service.reread}.run(ctx, hangups)
+	return rereads{
+		process: "router", path: r.path, keys: func() []keyFile { return keyFiles(r.config()) }, apply: r.reload, hangup: r.service.reread, log: r.log, metrics: r.metrics,
+	}.run(ctx, hangups)
 }
 
-// files are those that a reload reads.
-func (r *reloads) files() []string {
-	files := []string{r.path}
-	for _, p := range r.config().Pools {
-		if p.APIKeyFile != "" {
-			files = append(files, p.APIKeyFile)
-		}
-	}
-	return files
-}
-
-// reload reads the file and takes over what has changed. asked says that somebody wants to hear of it even if that is nothing.
-func (r *reloads) reload(asked bool) {
+// reload reads the file and takes over what has changed.
+func (r *reloads) reload() (report, error) {
 	next, err := config.Load(r.path)
+	if err != nil {
+		return report{}, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var done report
-	if err == nil {
-		done, err = r.apply(next)
-	}
-	switch {
-	case err != nil:
-		r.metrics.Refused()
-		r.log.Error("the changed configuration is refused; the one before stays in use", "problems", strings.ReplaceAll(err.Error(), "\n", "; "))
-	case done.empty() && !asked:
-		return
-	default:
-		r.metrics.Applied(time.Now())
-		done.log(r.log, "router")
-	}
+	return r.apply(next)
 }
 
 // apply takes over a configuration, all of it or, with an error, nothing. The caller holds mu. What can be refused comes first.
 func (r *reloads) apply(next *config.Config) (report, error) {
 	var done report
-	keys, err := apiKeys(next)
+	keys, err := readKeys(keyFiles(next))
 	if err != nil {
 		return done, err
 	}

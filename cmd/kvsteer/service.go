@@ -158,7 +158,7 @@ func (s *service) readFiles(cfg *config.Config, reg prometheus.Registerer) (map[
 	s.engineTLS, errs[2] = newDialTLS("engines.tls", cfg.Engines.TLS, alpn, log)
 	s.feedTLS, errs[4] = newDialTLS("feed.tls", cfg.Feed.TLS, "h2", log)
 	s.feedToken, errs[5] = newTokenFile("feed.token_file", cfg.Feed.TokenFile, s.log.With("component", "feed"))
-	keys, err := apiKeys(cfg)
+	keys, err := readKeys(keyFiles(cfg))
 	errs[3] = err
 	return keys, errors.Join(errs[:]...)
 }
@@ -246,19 +246,19 @@ func (t *tokenizers) replace(cfg *config.Config) error {
 	return nil
 }
 
-// apiKeys reads the pools' keys.
-func apiKeys(cfg *config.Config) (map[string]string, error) {
+// keyFiles are those of the pools, in their order.
+func keyFiles(cfg *config.Config) []keyFile {
 	files := make([]keyFile, len(cfg.Pools))
 	for i, p := range cfg.Pools {
 		files[i] = keyFile{p.Name, p.APIKeyFile}
 	}
-	return readKeys(files)
+	return files
 }
 
 // keyFile is a pool's api_key_file, "" for none.
 type keyFile struct{ pool, path string }
 
-// readKeys reads the keys of all pools. Its error joins all that is wrong with them; what they are never shows in it.
+// readKeys reads the keys, by pool, of all pools' files. Its error joins all that is wrong with them; what they are never shows in it.
 func readKeys(files []keyFile) (map[string]string, error) {
 	keys := map[string]string{}
 	var errs []error

@@ -34,7 +34,7 @@ type Feed struct {
 	TLS        ClientTLS `yaml:"tls" doc:"How nodes are dialled. Without server_name their certificates must hold the IP address that is dialled."`
 	TokenFile  string    `yaml:"token_file" doc:"File with a token that nodes want, sent as Authorization: Bearer. Read again when it changes."`
 	Insecure   bool      `yaml:"insecure" default:"false" doc:"Allows nodes off loopback in clear text."`
-	StaleAfter Duration  `yaml:"stale_after" default:"3s" doc:"How long a node may be silent or out of reach until its endpoints are not matched any more; they get requests by their load. Range: 1s to 10m."`
+	StaleAfter Duration  `yaml:"stale_after" default:"3s" doc:"How long a node may be silent or out of reach until its endpoints are not matched any more; they get requests by their load. Range: 2s to 10m; nodes say something each second."`
 }
 
 // Announces reports whether the endpoints that nodes announce for a pool become endpoints of it.
@@ -101,7 +101,7 @@ func (d *decoder) fleet(c *Config) {
 			d.at(fmt.Sprintf("dns_servers[%d]", i), "%q is not ip:port of one host", text)
 		}
 	}
-	d.duration("feed.stale_after", c.Feed.StaleAfter, time.Second, 10*time.Minute)
+	d.duration("feed.stale_after", c.Feed.StaleAfter, 2*time.Second, 10*time.Minute) // nodes are silent for 1 s
 	switch t := c.Feed.TLS; {
 	case !t.On():
 	case t.CAFile == "":

@@ -88,7 +88,7 @@ func TestFleetProblems(t *testing.T) {
 		{"pinned ranks of names", fleetPool + "  dns: a.test:80\n  pin_rank: true\n", "pools[0].pin_rank: needs endpoints that stand in the configuration"},
 		{"refresh", "dns_refresh: 1ms\n" + fleetPool + endpoints, "k.yaml:1: dns_refresh: 1ms is not in the range 100ms to 1h0m0s"},
 		{"a name for a name server", "dns_servers: [\"127.0.0.1:53\", \"ns.test:53\"]\n" + fleetPool + endpoints, `k.yaml:1: dns_servers[1]: "ns.test:53" is not ip:port of one host`},
-		{"stale", "feed: {stale_after: 1ms}\n" + fleetPool + endpoints, "k.yaml:1: feed.stale_after: 1ms is not in the range 1s to 10m0s"},
+		{"stale as soon as a node is silent at all", "feed: {stale_after: 1s}\n" + fleetPool + endpoints, "k.yaml:1: feed.stale_after: 1s is not in the range 2s to 10m0s"},
 		{"no authorities", "feed: {tls: {server_name: a}}\n" + fleetPool + endpoints, "k.yaml:1: feed.tls: ca_file is needed"},
 		{"half a certificate", "feed: {tls: {ca_file: a, key_file: k}}\n" + fleetPool + endpoints, "k.yaml:1: feed.tls: cert_file and key_file are both needed"},
 		{"no server name", "feed: {tls: {ca_file: a}}\n" + fleetPool + endpoints, ""},

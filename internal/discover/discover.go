@@ -45,6 +45,7 @@ type Discoverer struct {
 
 	mu     sync.Mutex
 	wanted []Name
+	left   map[Name]bool // names that Set has left out since Run looked, also those that it wants again
 }
 
 // New validates the options. It starts nothing, and asks for no name before Set.
@@ -66,16 +67,21 @@ func New(o Options) (*Discoverer, error) {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics(nil)
 	}
-	d := &Discoverer{o: o, changed: make(chan struct{}, 1)}
+	d := &Discoverer{o: o, changed: make(chan struct{}, 1), left: map[Name]bool{}}
 	d.interval.Store(int64(time.Second))
 	return d, nil
 }
 
 // Set gives the names that are asked for from here on, and the time between two questions, which must be above zero. What is known of names that stay
-// stays.
+// stays; with another interval they are asked for at once. A name that was left out is told of anew.
 func (d *Discoverer) Set(names []Name, interval time.Duration) {
 	d.interval.Store(int64(interval))
 	d.mu.Lock()
+	for _, n := range d.wanted {
+		if !slices.Contains(names, n) {
+			d.left[n] = true
+		}
+	}
 	d.wanted = slices.Clone(names)
 	d.mu.Unlock()
 	select {
@@ -87,6 +93,7 @@ func (d *Discoverer) Set(names []Name, interval time.Duration) {
 // asked is a name that is asked for.
 type asked struct {
 	stop  context.CancelFunc
+	again chan struct{} // capacity 1: asks at once
 	ended chan struct{}
 }
 
@@ -107,18 +114,28 @@ func (d *Discoverer) Run(ctx context.Context) error {
 			stop(n)
 		}
 	}()
-	for {
+	for interval := d.interval.Load(); ; {
 		select {
 		case <-d.changed:
 		case <-ctx.Done():
 			return nil
 		}
 		d.mu.Lock()
-		wanted := d.wanted
+		wanted, left := d.wanted, d.left
+		d.left = map[Name]bool{}
 		d.mu.Unlock()
 		for n := range names {
-			if !slices.Contains(wanted, n) {
+			if left[n] {
 				stop(n)
+			}
+		}
+		if other := d.interval.Load(); other != interval {
+			interval = other
+			for _, one := range names {
+				select {
+				case one.again <- struct{}{}:
+				default: // about to ask
+				}
 			}
 		}
 		for _, n := range wanted {
@@ -126,18 +143,18 @@ func (d *Discoverer) Run(ctx context.Context) error {
 				continue
 			}
 			ctx, cancel := context.WithCancel(ctx)
-			one := asked{cancel, make(chan struct{})}
+			one := asked{cancel, make(chan struct{}, 1), make(chan struct{})}
 			names[n] = one
 			go func() {
 				defer close(one.ended)
-				d.ask(ctx, n)
+				d.ask(ctx, n, one.again)
 			}()
 		}
 	}
 }
 
-// ask asks for one name until ctx ends.
-func (d *Discoverer) ask(ctx context.Context, n Name) {
+// ask asks for one name until ctx ends, and out of turn when again says so.
+func (d *Discoverer) ask(ctx context.Context, n Name, again <-chan struct{}) {
 	log := d.o.Log.With("name", n.String())
 	d.o.Metrics.add(n)
 	b, saidDropped := belief{}, false
@@ -180,6 +197,7 @@ func (d *Discoverer) ask(ctx context.Context, n Name) {
 		timer := time.NewTimer(b.wait(time.Duration(d.interval.Load()), rand.Float64()))
 		select {
 		case <-timer.C:
+		case <-again:
 		case <-ctx.Done():
 		}
 		timer.Stop()

@@ -235,6 +235,33 @@ func TestInterval(t *testing.T) {
 		if n := f.count("well.test") - before; n < 10 || n > 12 {
 			t.Errorf("asked for %d times in 100 s at an interval of 10 s", n)
 		}
+		d.Set([]Name{{"well.test", 80}}, time.Hour)
+		time.Sleep(time.Minute)
+		before = f.count("well.test")
+		d.Set([]Name{{"well.test", 80}}, time.Second)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := f.count("well.test") - before; n < 10 || n > 12 {
+			t.Errorf("asked for %d times in the 10 s after the interval became 1 s", n)
+		}
+	})
+}
+
+// A name that is left out and is back before anybody has looked is told of anew: who left it out has forgotten what it was told.
+func TestBackAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, c := newFake(), &told{}
+		d := start(t, Options{Resolver: f, Changed: c.changed})
+		f.set("a.test", "10.0.0.1")
+		for range 3 {
+			d.Set(nil, time.Second)
+			d.Set([]Name{{"a.test", 80}}, time.Second)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if got := c.take(); got != "a.test:80 [10.0.0.1:80]" {
+				t.Errorf("told %q", got)
+			}
+		}
 	})
 }
 

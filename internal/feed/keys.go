@@ -21,14 +21,6 @@ func appendKey(to []byte, key uint64) []byte { return binary.LittleEndian.Append
 // keyAt is key i of a list.
 func keyAt(list []byte, i int) uint64 { return binary.LittleEndian.Uint64(list[i*keySize:]) }
 
-// tierOf are the tiers of key i; no tiers stand for all.
-func tierOf(tiers []byte, i int) byte {
-	if len(tiers) == 0 {
-		return tierBoth
-	}
-	return tiers[i]
-}
-
 // packTiers leaves out tiers that are all of them.
 func packTiers(tiers []byte) []byte {
 	for _, t := range tiers {

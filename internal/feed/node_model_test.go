@@ -67,6 +67,14 @@ type received struct {
 	changes int
 }
 
+// tierOf are the tiers of key i; no tiers stand for all.
+func tierOf(tiers []byte, i int) byte {
+	if len(tiers) == 0 {
+		return tierBoth
+	}
+	return tiers[i]
+}
+
 // step takes one message, if there is one.
 func (r *receiver) step() (more bool, err error) {
 	copied := r.stream.copy()

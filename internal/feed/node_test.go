@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -10,8 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -394,24 +393,19 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// contents are files in memory.
+type contents map[[sha256.Size]byte][]byte
+
+func (c contents) Open(sum [sha256.Size]byte) (io.ReadCloser, int64, bool) {
+	data, ok := c[sum]
+	return io.NopCloser(bytes.NewReader(data)), int64(len(data)), ok
+}
+
 func TestFetch(t *testing.T) {
-	dir := t.TempDir()
 	content := make([]byte, 200_000)
 	rand.Read(content)
-	check(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), content, 0o600))
-	check(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600))
-	check(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte("weights"), 0o600))
-	check(t, os.Symlink("config.json", filepath.Join(dir, "generation_config.json")))
-	files, err := Files(dir, 1<<20)
-	check(t, err)
-	var names []string
-	for _, f := range files.List() {
-		names = append(names, f.Name)
-	}
-	if got := strings.Join(names, " "); got != "tokenizer.json config.json generation_config.json" {
-		t.Errorf("files %s", got)
-	}
-	n := testNode(t, NodeOptions{Files: files})
+	sum := sha256.Sum256(content)
+	n := testNode(t, NodeOptions{Files: contents{sum: content}})
 	client := dial(t, serve(t, n))
 	fetch := func(sum []byte) (data []byte, parts int, err error) {
 		w, err := client.Fetch(context.Background(), &feedpb.FetchRequest{Sha256: sum})
@@ -428,7 +422,6 @@ func TestFetch(t *testing.T) {
 			parts++
 		}
 	}
-	sum := sha256.Sum256(content)
 	data, parts, err := fetch(sum[:])
 	if err != nil || sha256.Sum256(data) != sum || parts != 4 {
 		t.Errorf("%d bytes in %d parts, %v", len(data), parts, err)
@@ -439,10 +432,6 @@ func TestFetch(t *testing.T) {
 	}
 	if _, _, err := fetch([]byte("short")); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a short hash: %v", err)
-	}
-	check(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), content[:100], 0o600))
-	if _, _, err := fetch(sum[:]); status.Code(err) != codes.NotFound {
-		t.Errorf("a file that has changed: %v", err)
 	}
 	if got := testutil.ToFloat64(n.o.Metrics.fetchBytes); got != 200_000 {
 		t.Errorf("%g bytes are counted", got)
@@ -506,29 +495,6 @@ kvsteer_feed_node_ledger_blocks{endpoint=":1",pool="chat"} 20
 	n.Announce(nil)
 	if count, err := testutil.GatherAndCount(reg, "kvsteer_feed_node_ledger_blocks", "kvsteer_feed_node_ledger_bytes"); count != 0 || err != nil {
 		t.Errorf("%d series of an endpoint that is gone, %v", count, err)
-	}
-}
-
-func TestFilesAreBounded(t *testing.T) {
-	outside := filepath.Join(t.TempDir(), "secret")
-	check(t, os.WriteFile(outside, []byte("secret"), 0o600))
-	for name, tt := range map[string]struct {
-		make func(path string) error
-		want string
-	}{
-		"too large":    {func(p string) error { return os.WriteFile(p, make([]byte, 101), 0o600) }, "longer than 100 bytes"},
-		"link outside": {func(p string) error { return os.Symlink(outside, p) }, "escapes"},
-		"a folder":     {func(p string) error { return os.Mkdir(p, 0o700) }, "not a regular file"},
-		"nothing":      {func(string) error { return nil }, "has none of"},
-	} {
-		dir := t.TempDir()
-		check(t, tt.make(filepath.Join(dir, "tokenizer.json")))
-		if _, err := Files(dir, 100); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", name, err, tt.want)
-		}
-	}
-	if _, err := Files("/none", 100); err == nil {
-		t.Error("no folder")
 	}
 }
 

@@ -24,21 +24,30 @@ func readAll[P, T any](what string, list []P, limit int, read func(P) (T, error)
 	return all, nil
 }
 
-// load passes on what the engines of accepted replicas say of themselves.
+// load passes on what the engines of accepted replicas say of themselves. A load that the node told before and tells no more is stale.
 func (r *inbox) load(m *feedpb.Loads) error {
 	all, err := readAll("loads", m.GetLoads(), maxReplicas, loadOf)
 	if err != nil {
 		return err
 	}
 	var loads []Load
+	told := make(map[string]bool, len(all))
 	for _, l := range all {
 		if endpoint, ok := r.endpoints[l.Endpoint]; ok {
 			l.Endpoint = endpoint
 			loads = append(loads, l)
+			told[endpoint] = true
+		}
+	}
+	before := r.loads
+	r.loads = slices.Clip(loads)
+	for _, l := range before {
+		if !told[l.Endpoint] {
+			l.Stale = true
+			loads = append(loads, l)
 		}
 	}
 	if len(loads) > 0 {
-		r.loads = loads
 		r.fleet.Load(r.n.name, loads)
 	}
 	return nil

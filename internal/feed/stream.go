@@ -87,20 +87,20 @@ func (st *stream) announce(a *announcement) {
 		st.mu.Unlock()
 		return
 	}
-	st.replicas = message{data: a.data}
-	st.put(st.replicas)
-	var fresh []uint32
 	for number, f := range st.known {
 		if at, ok := a.sources[number]; !ok || at.source != f.source || at.place != f.place {
 			delete(st.known, number)
 		}
 	}
+	st.todo = slices.DeleteFunc(st.todo, func(n uint32) bool { return st.known[n] == nil })
+	var fresh []uint32
 	for number := range a.sources {
 		if st.known[number] == nil {
 			fresh = append(fresh, number)
 		}
 	}
-	st.todo = slices.DeleteFunc(st.todo, func(n uint32) bool { return st.known[n] == nil })
+	st.replicas = message{data: a.data}
+	st.put(st.replicas) // an overflow tells of what is known, which must be among these
 	st.mu.Unlock()
 	slices.Sort(fresh)
 	for _, number := range fresh {

@@ -3,7 +3,7 @@
 // A pool's endpoints stand in the configuration, come from DNS, or are announced by nodes. [Fleet.Plan] puts together what is known of all three:
 //
 //	configured                                      endpoint
-//	given by DNS                                    endpoint
+//	given by DNS                                    endpoint; also what it gave before, until there is an answer for another name
 //	announced, in a pool that takes such            endpoint
 //	announced, in a pool whose endpoints DNS gives  leaving until DNS gives it: its cache is known when it gets its first request
 //	announced, in another pool                      refused, unless it is configured there: a node tells of the caches of endpoints, not which there are

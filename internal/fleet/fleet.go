@@ -47,13 +47,10 @@ func New(o Options) *Fleet {
 }
 
 // Resolved takes over what DNS gives for a name: name:port, or that of SRV records, as it stands in the configuration.
-func (f *Fleet) Resolved(name string, addrs []netip.AddrPort) {
-	if len(addrs) == 0 {
-		delete(f.resolved, name)
-		return
-	}
-	f.resolved[name] = addrs
-}
+func (f *Fleet) Resolved(name string, addrs []netip.AddrPort) { f.resolved[name] = addrs }
+
+// Forget is told that a name is not asked for any more.
+func (f *Fleet) Forget(name string) { delete(f.resolved, name) }
 
 // Announced takes over all that a node announces; nothing when there is no such node any more.
 func (f *Fleet) Announced(node string, replicas []Replica) {

@@ -59,7 +59,7 @@ func (p *planning) configured() {
 func (p *planning) resolved(had bool) {
 	for i := range p.cfg.Pools {
 		c := &p.cfg.Pools[i]
-		for _, addr := range p.f.resolved[cmp.Or(c.DNS, c.SRV)] {
+		for _, addr := range p.given(c) {
 			address := addr.String()
 			if p.had(c.Name, address) != had {
 				continue
@@ -72,6 +72,21 @@ func (p *planning) resolved(had bool) {
 			}
 		}
 	}
+}
+
+// given is what DNS gives for a pool: while there is no answer for its name, what DNS gave for another one before.
+func (p *planning) given(c *config.Pool) []netip.AddrPort {
+	name := cmp.Or(c.DNS, c.SRV)
+	addrs, answered := p.f.resolved[name]
+	if answered || name == "" {
+		return addrs
+	}
+	for _, e := range p.f.present {
+		if e.Pool == c.Name && e.Origin == Resolved {
+			addrs = append(addrs, e.addr)
+		}
+	}
+	return addrs
 }
 
 func (p *planning) had(pool, address string) bool { return p.f.present[address].Pool == pool }

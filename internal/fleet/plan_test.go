@@ -229,6 +229,42 @@ func TestHistory(t *testing.T) {
 	step("another pool of that name", 0)
 }
 
+// Where another name is asked for, what the one before gave stays until the first answer.
+func TestAnotherName(t *testing.T) {
+	f := New(Options{})
+	step := func(what, text, want string) {
+		t.Helper()
+		p := f.Plan(parse(t, text), noon, idle)
+		f.Commit(p)
+		if diff := cmp.Diff(want, show(p)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	const head = "feed: {insecure: true}\nnodes: [{dns: \"nodes.test:9010\"}]\n"
+	const one, two = head + "pools: [{name: p, models: [m], dns: \"one.test:80\"}]", head + "pools: [{name: p, models: [m], srv: two.test}]"
+	f.Resolved("one.test:80", addrs("10.1.0.1:80 10.1.0.2:80"))
+	step("the first name", one, lines("p 10.1.0.1:80 dns", "p 10.1.0.2:80 dns"))
+	f.Resolved("one.test:80", addrs("10.1.0.2:80"))
+	step("one is gone", one, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 dns"))
+	step("another name", two, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 dns"))
+	f.Forget("one.test:80")
+	step("the one before is forgotten", two, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 dns"))
+	f.Announced("n1", []Replica{{Endpoint: "10.1.0.2:80", Pool: "p", Ranks: 2}, {Endpoint: "10.1.0.4:80", Pool: "p"}})
+	step("a node tells of its cache", two, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 dns x2 @n1", "p 10.1.0.4:80 node - @n1"))
+	f.Announced("n1", nil)
+	step("and no more", two, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 dns", "p 10.1.0.4:80 gone -"))
+	f.Resolved("two.test", addrs("10.1.0.3:81"))
+	step("the first answer", two, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 gone -", "p 10.1.0.3:81 dns", "p 10.1.0.4:80 gone -"))
+	f.Forget("two.test")
+	step("back", one, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 gone -", "p 10.1.0.3:81 dns", "p 10.1.0.4:80 gone -"))
+	f.Resolved("one.test:80", nil)
+	step("it has none", one, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 gone -", "p 10.1.0.3:81 gone -", "p 10.1.0.4:80 gone -"))
+	f.Resolved("one.test:80", addrs("10.1.0.3:81"))
+	step("one", one, lines("p 10.1.0.1:80 gone -", "p 10.1.0.2:80 gone -", "p 10.1.0.3:81 dns", "p 10.1.0.4:80 gone -"))
+	f.Forget("one.test:80")
+	step("no name", head+"pools: [{name: p, models: [m], endpoints: [{address: \"10.1.0.9:80\"}]}]", lines("p 10.1.0.9:80 configured", "p 10.1.0.1:80 gone -", "p 10.1.0.2:80 gone -", "p 10.1.0.3:81 gone -", "p 10.1.0.4:80 gone -"))
+}
+
 func TestCapacity(t *testing.T) {
 	cfg := parse(t, pools) // 3 configured endpoints
 	f := New(Options{Capacity: 6})

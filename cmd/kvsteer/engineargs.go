@@ -43,6 +43,7 @@ func (c *engineArgsCmd) Run(out io.Writer, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	options.Nodes = len(cfg.Nodes) > 0
 	engines, err := engineargs.Plan(cfg, options)
 	if err != nil {
 		return err

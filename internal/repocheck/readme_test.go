@@ -103,7 +103,11 @@ func TestConfigurationsInDocuments(t *testing.T) {
 var (
 	makeTarget = regexp.MustCompile("make ([a-z-]+)")
 	makeRule   = regexp.MustCompile(`(?m)^([a-z-]+):`)
-	mdLink     = regexp.MustCompile(`\]\(([^)#]+)\)`)
+	mdLink     = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
+	fence      = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInSlugs = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	anchor     = regexp.MustCompile(`<a id="([^"]+)"`)
 )
 
 // TestCommandsInDocuments holds that make targets that a document names exist, and that its links lead somewhere. Commands are tried in
@@ -131,10 +135,39 @@ func TestCommandsInDocuments(t *testing.T) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(root(t), filepath.Dir(name), m[1])); err != nil {
+			file := name
+			if m[1] != "" {
+				file = filepath.Join(filepath.Dir(name), m[1])
+			}
+			if _, err := os.Stat(filepath.Join(root(t), file)); err != nil {
 				t.Errorf("%s links to %s, which is not there", name, m[1])
+				continue
+			}
+			if m[2] != "" && strings.HasSuffix(file, ".md") && !slices.Contains(anchors(read(t, file)), m[2][1:]) {
+				t.Errorf("%s links to %s%s, and there is no such heading", name, m[1], m[2])
 			}
 		}
+	}
+}
+
+// anchors are the places of a document that a link can name: its headings, as GitHub spells them in links, and those that it marks itself.
+func anchors(text string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		all = append(all, strings.ReplaceAll(notInSlugs.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	for _, m := range anchor.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	return all
+}
+
+// TestAnchors has headings as GitHub links to them.
+func TestAnchors(t *testing.T) {
+	text := "# A node, or the router itself\n```sh\n# no heading\n```\n### `envoy.body`: On *Kubernetes*\n<a id=\"kv101\"></a>\n"
+	want := []string{"a-node-or-the-router-itself", "envoybody-on-kubernetes", "kv101"}
+	if got := anchors(text); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }
 

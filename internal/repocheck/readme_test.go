@@ -95,8 +95,43 @@ func TestConfigurationsInDocuments(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	ofNodes, err := filepath.Glob(filepath.Join(root(t), "examples/*/node.yaml"))
+	if err != nil || len(ofNodes) == 0 {
+		t.Fatalf("no examples of a node's file: %v", err)
+	}
+	for _, path := range ofNodes {
+		checked++
+		node, err := config.LoadNode(path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		requireTold(t, node, filepath.Join(filepath.Dir(path), "kvsteer.yaml"))
+	}
 	if checked < 3 {
 		t.Errorf("only %d configurations found in documents and examples", checked)
+	}
+}
+
+// requireTold holds that a node and a router of one example speak of the same: the router dials the node, and has its engines as endpoints of the same pool.
+func requireTold(t *testing.T, node *config.Node, router string) {
+	t.Helper()
+	cfg, err := config.Load(router)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if !slices.ContainsFunc(cfg.Nodes, func(n config.NodeSource) bool { return n.Address == node.Listen }) {
+		t.Errorf("%s has no node %s", router, node.Listen)
+	}
+	for _, p := range node.Pools {
+		for _, e := range p.Engines {
+			if !slices.ContainsFunc(cfg.Pools, func(c config.Pool) bool {
+				return c.Name == p.Name && slices.ContainsFunc(c.Endpoints, func(c config.Endpoint) bool { return c.Address == e.Address && c.Events.None() })
+			}) {
+				t.Errorf("%s has no endpoint %s of pool %s that a node tells of", router, e.Address, p.Name)
+			}
+		}
 	}
 }
 

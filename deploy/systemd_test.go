@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/lab"
 )
 
 // maxExposure is what systemd-analyze security may say of a unit, in tenths; 0 is best. What is left is the network, the host's files to
@@ -168,27 +169,48 @@ func TestUnitsBesideEachOther(t *testing.T) {
 	}
 }
 
-// TestUnitsHaveConfigurations tries the configuration that README.md shows for the router's unit.
+// TestUnitsHaveConfigurations tries the configurations that README.md shows for the units.
 func TestUnitsHaveConfigurations(t *testing.T) {
-	text := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(read(t, "systemd/README.md"))
-	if text == nil {
-		t.Fatal("README.md shows no configuration")
+	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(read(t, "systemd/README.md"), -1)
+	if len(shown) != 2 {
+		t.Fatalf("README.md shows %d configurations", len(shown))
 	}
 	dir := t.TempDir()
-	secret, file := filepath.Join(dir, "secret_admin.token"), filepath.Join(dir, "kvsteer.yaml")
-	if err := os.WriteFile(secret, []byte("a-token-of-these-tests-alone\n"), 0o600); err != nil {
+	ca, err := lab.NewAuthority(dir, "ca")
+	if err != nil {
 		t.Fatal(err)
 	}
-	const credentials = "/run/credentials/kvsteer-router.service/"
-	for _, want := range []string{credentials + "secret_", "unix:/run/" + unit(t, "kvsteer-router.service", "RuntimeDirectory")[0] + "/", "state_dir: /var/lib/" + unit(t, "kvsteer-router.service", "StateDirectory")[0] + "\n"} {
-		if !strings.Contains(text[1], want) {
-			t.Errorf("the configuration has no %q", want)
+	cert, key, err := ca.Issue("node", "10.0.0.11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"admin.token": "a-token-of-these-tests-alone\n", "feed.token": "a-token-of-these-tests-too\n", "ca.pem": read(t, ca.File), "node.pem": read(t, cert), "node.key": read(t, key),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "secret_"+name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(file, []byte(strings.NewReplacer(credentials, dir+"/", "/run/kvsteer", dir, "/var/lib/kvsteer", dir).Replace(text[1])), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out := run(t, ".", kvsteer(t), "serve", "--check", "--config", file); !strings.Contains(out, "is good: 1 pool, 1 endpoint") {
-		t.Errorf("serve --check says:\n%s", out)
+	for i, tt := range []struct {
+		unit, command, good string
+		wants               []string
+	}{
+		{"kvsteer-node.service", "node", "is good: node ", []string{"state_dir: /var/lib/" + unit(t, "kvsteer-node.service", "StateDirectory")[0] + "\n"}},
+		{"kvsteer-router.service", "serve", "is good: 1 pool, 1 endpoint, nodes: 1", []string{"unix:/run/" + unit(t, "kvsteer-router.service", "RuntimeDirectory")[0] + "/"}},
+	} {
+		text, credentials := shown[i][1], "/run/credentials/"+tt.unit+"/"
+		for _, want := range append(tt.wants, credentials+"secret_") {
+			if !strings.Contains(text, want) {
+				t.Errorf("the configuration of %s has no %q", tt.unit, want)
+			}
+		}
+		text = strings.NewReplacer(credentials, dir+"/", "/run/kvsteer", dir, "/var/lib/kvsteer-node", dir).Replace(text)
+		file := filepath.Join(dir, tt.command+".yaml")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out := run(t, ".", kvsteer(t), tt.command, "--check", "--config", file); !strings.Contains(out, tt.good) {
+			t.Errorf("%s --check says:\n%s", tt.command, out)
+		}
 	}
 }

@@ -17,7 +17,7 @@ type request struct {
 	partial bool   // the engine does not keep what was asked for first
 }
 
-// purpose says why a replay is asked for. It is a label of kvsteer_subscriber_replays_total.
+// purpose says why a replay is asked for.
 type purpose uint8
 
 const (
@@ -29,8 +29,9 @@ const (
 	purposes
 )
 
+// String is what is asked for, in the words of the log.
 func (p purpose) String() string {
-	return [purposes]string{"fill", "prove", "repair", "look", "refill"}[p]
+	return [purposes]string{"all batches", "since the last connection", "a gap", "the newest batches", "all batches again"}[p]
 }
 
 // outcome says how a replay ended. It is a label of kvsteer_subscriber_replays_total.

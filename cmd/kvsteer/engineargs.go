@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"strings"
 
@@ -43,6 +44,7 @@ func (c *engineArgsCmd) Run(out io.Writer, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	options.Nodes = len(cfg.Nodes) > 0
 	engines, err := engineargs.Plan(cfg, options)
 	if err != nil {
 		return err
@@ -56,6 +58,14 @@ func (c *engineArgsCmd) Run(out io.Writer, log *slog.Logger) error {
 	return missing(engines)
 }
 
+// noPorts says of ports that cannot be picked who can.
+func noPorts(err error, stateDir string) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: until ports are picked this takes a user who may write to state_dir (%s), such as the node's, and afterwards one who may read it", err, stateDir)
+	}
+	return err
+}
+
 // enginesOfNode are the engines of a node's file as endpoints of a router's, with their ports, which are picked where they are not yet.
 func enginesOfNode(path string, o *engineargs.Options, log *slog.Logger) (*config.Config, error) {
 	node, err := config.LoadNode(path)
@@ -65,7 +75,7 @@ func enginesOfNode(path string, o *engineargs.Options, log *slog.Logger) (*confi
 	// The node may be running, and then it is who listens there.
 	picked, err := pickPorts(node, func(string) bool { return false })
 	if err != nil {
-		return nil, err
+		return nil, noPorts(err, node.StateDir)
 	}
 	tellPicked(log, node, picked)
 	cfg := config.Default()

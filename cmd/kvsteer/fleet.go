@@ -91,11 +91,12 @@ func (l *listener) Serve(node string, replicas []feed.Replica) {
 type sink struct {
 	*router.Source
 	router *router.Router
+	taken  func() bool // the router follows the engine itself
 }
 
 func (s sink) TellPrompts(h feed.Hearer) { s.Source.TellPrompts(h) }
 
-func (s sink) Lost() bool { return !s.router.Follows(s.Source) }
+func (s sink) Lost() bool { return s.taken() || !s.router.Follows(s.Source) }
 
 // Sink takes the blocks of endpoints that are taken, unless the router is connected with their engines itself.
 func (l *listener) Sink(pool, endpoint string, rank int) (feed.Sink, error) {
@@ -106,26 +107,34 @@ func (l *listener) Sink(pool, endpoint string, rank int) (feed.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sink{s, l.router}, nil
+	return sink{s, l.router, func() bool { return l.keeper.followed(pool, endpoint) }}, nil
 }
 
 // wants says why the blocks of an endpoint that a node announces are not wanted, nil when they are.
 func (k *keeper) wants(pool, endpoint string) error {
+	if k.followed(pool, endpoint) {
+		return errors.New("the router has an event source of its own for it")
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, p := range k.cfg.Pools {
-		for _, e := range p.Endpoints {
-			if p.Name == pool && e.Address == endpoint && !e.Events.None() {
-				return errors.New("the router has an event source of its own for it")
-			}
-		}
-	}
 	for _, e := range k.plan.Endpoints {
 		if e.Pool == pool && e.Address == endpoint && e.Node != "" {
 			return nil
 		}
 	}
 	return errors.New("it is no endpoint of the pool")
+}
+
+// followed reports whether the configuration has the router follow the engine of an endpoint itself.
+func (k *keeper) followed(pool, endpoint string) bool {
+	for _, p := range k.config().Pools {
+		for _, e := range p.Endpoints {
+			if p.Name == pool && e.Address == endpoint && !e.Events.None() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Load takes what a node's engines say of themselves.

@@ -193,6 +193,28 @@ func TestNodesOfConfigured(t *testing.T) {
 	}
 }
 
+// TestFollowerChanges moves an engine from the router to a node that is connected already, and back, some times: each time its blocks are known again.
+func TestFollowerChanges(t *testing.T) {
+	e := startEngine(t)
+	n := startNode(t, "first")
+	n.Announce([]feed.Replica{{Endpoint: e.Addr(), Pool: "chat", Sources: []uint32{n.source(1, 2, 3).Number()}}})
+	file := func(endpoint string) string { return nodes(n) + site(endpoint) }
+	r := startFleet(t, file(dialled(e, "")))
+	r.until("the node is connected", func() bool { all := r.feed.Nodes(); return len(all) == 1 && all[0].Connected && all[0].Unwanted == 1 })
+	r.until("the router follows the engine", func() bool { return r.endpoint(e.Addr()).Connected })
+	for i := range 3 {
+		r.change(file(fmt.Sprintf("address: %s", e.Addr())))
+		r.until("the node's blocks are known", func() bool { s := r.endpoint(e.Addr()); return s.Matchable && s.Blocks == 3 })
+		r.change(file(dialled(e, "")))
+		r.until("the router follows the engine again", func() bool { s := r.endpoint(e.Addr()); return s.Connected && s.Blocks != 3 })
+		complete(t, e, strings.Repeat(fmt.Sprintf("one two three four %d ", i), 40))
+		r.until("what the engine tells is known", func() bool { return r.endpoint(e.Addr()).Matchable })
+	}
+	if strings.Contains(r.log.String(), "could not be taken over") {
+		t.Error("a part was refused")
+	}
+}
+
 // TestPeers has two routers share what they send, and hand over records.
 func TestPeers(t *testing.T) {
 	n := startNode(t, "first")

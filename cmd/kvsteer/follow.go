@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/eventsources"
@@ -163,6 +165,9 @@ func (f *followers) run(ctx context.Context) error {
 		case order := <-f.orders:
 			order(ctx, state)
 		case err := <-failed:
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%w: another process has it, perhaps a node or a router that follows the same engine", err)
+			}
 			return err
 		case <-ctx.Done():
 			return nil

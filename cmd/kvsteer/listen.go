@@ -40,6 +40,17 @@ func listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
+// notListening says of an address that cannot be listened on what to do about it.
+func notListening(key string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s: %w: another process has it, perhaps another kvsteer; end that one, or set another %s", key, err, key)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%s: %w: it is no address of this host; set another %s", key, err, key)
+	}
+	return fmt.Errorf("%s: %w", key, err)
+}
+
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {

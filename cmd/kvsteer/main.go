@@ -32,6 +32,8 @@ type cli struct {
 	Reset   resetCmd   `cmd:"" help:"Forget which blocks an endpoint holds."`
 	Debug   debugCmd   `cmd:"" help:"Find out what is wrong with a running router."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+
+	VersionToo versionFlag `name:"version" help:"Print the version."`
 }
 
 const description = `kvsteer sends each LLM request to the engine replica that already holds most of its prompt in its KV cache.

@@ -148,7 +148,7 @@ func nodePoolConfigs(cfg *config.Node, keys map[string]string) []pool.Config {
 // prepare makes ready what is kept from one process of the node to the next: saved mirrors and ports.
 func (n *nodeService) prepare(cfg *config.Node) error {
 	if err := n.followers.state.Prepare(); err != nil {
-		return fmt.Errorf("state_dir: %w", err)
+		return noStateDir(err)
 	}
 	all := func(string) bool { return true } // no other node has the folder, so who has a port is a stranger
 	picked, err := pickPorts(cfg, all)
@@ -176,12 +176,12 @@ func (n *nodeService) run(ctx context.Context) error {
 	defer n.followers.release()
 	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
-		return fmt.Errorf("admin: %w", err)
+		return notListening("admin.listen", err)
 	}
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		adminListener.Close()
-		return fmt.Errorf("listen: %w", err)
+		return notListening("listen", err)
 	}
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()

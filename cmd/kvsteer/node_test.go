@@ -498,7 +498,7 @@ func TestNodeAdmin(t *testing.T) {
 		"/api/v1/state":     {200, `"announced":":9"`},
 		"/api/v1/config":    {200, `"window":"20ms"`},
 		"/api/v1/bundle":    {200, ""},
-		"/api/v1/decisions": {404, "there is no such path"},
+		"/api/v1/decisions": {404, "this is a node: modes, decisions and the index are the routers'"},
 	} {
 		resp, err := http.Get("http://" + site.admin + path)
 		if err != nil {
@@ -522,7 +522,7 @@ func TestNodeRefused(t *testing.T) {
 		want string
 	}{
 		{"another node has the folder", func(*config.Node) {}, "in use by another router or node"},
-		{"the admin listener", func(c *config.Node) { c.StateDir = t.TempDir() }, "admin: listen tcp " + site.admin},
+		{"the admin listener", func(c *config.Node) { c.StateDir = t.TempDir() }, "admin.listen: listen tcp " + site.admin},
 		{"the listener", func(c *config.Node) { c.StateDir, c.Admin.Listen = t.TempDir(), "127.0.0.1:0" }, "listen: listen tcp " + site.listen},
 		{"no folder", func(c *config.Node) { c.StateDir = site.path }, "state_dir: "},
 		{"no ports", func(c *config.Node) {

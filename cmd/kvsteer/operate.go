@@ -99,6 +99,9 @@ func (c *modeCmd) show(ctx context.Context, cl *client, out io.Writer) error {
 			fmt.Fprintf(table, "%s\t%s\t%d\n", p.Name, p.Mode, p.Percent)
 		}
 	}
+	if len(state.Pools) == 0 {
+		return errors.New("there are no pools: this is a node, and modes are the routers'")
+	}
 	if shown == 0 && c.Pool != "" {
 		return fmt.Errorf("there is no pool %q; there are %s", c.Pool, strings.Join(known, ", "))
 	}

@@ -115,7 +115,10 @@ func (r *reloads) apply(next *config.Config) (report, error) {
 	r.tokenizers, r.keys, r.current = tokenizers, keys, next
 	// Nothing is refused from here on: what the parts still check, package config has checked.
 	s.admin.SetWrite(next.Admin.Write)
+	// Who follows an engine may change, a node or the router: each lets go before the other takes hold.
+	s.feed.Look()
 	problems := s.followers.set(followedBy(next))
+	s.feed.Look()
 	if err := s.extproc.Apply(limits(next)); err != nil {
 		problems = append(problems, err)
 	}

@@ -62,7 +62,12 @@ func logHandler(level slog.Level, format string) slog.Handler {
 }
 
 func summary(cfg *config.Config) string {
-	text := fmt.Sprintf("%s, %s, %d of them with events", count(len(cfg.Pools), "pool"), count(cfg.Endpoints(), "endpoint"), len(followedBy(cfg)))
+	text := fmt.Sprintf("%s, %s", count(len(cfg.Pools), "pool"), count(cfg.Endpoints(), "endpoint"))
+	if n := len(followedBy(cfg)); n > 0 {
+		text += fmt.Sprintf(", %d of them with events", n)
+	} else if len(cfg.Nodes) == 0 {
+		text += ", none with events, so prompts are matched by their text"
+	}
 	if n := len(cfg.Nodes); n > 0 {
 		text += fmt.Sprintf(", nodes: %d", n)
 	}

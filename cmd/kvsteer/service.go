@@ -323,12 +323,12 @@ func (s *service) run(ctx context.Context) error {
 	defer s.followers.release()
 	adminListener, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
-		return fmt.Errorf("admin: %w", err)
+		return notListening("admin.listen", err)
 	}
 	listener, err := listen(cfg.Listen)
 	if err != nil {
 		adminListener.Close()
-		return fmt.Errorf("listen: %w", err)
+		return notListening("listen", err)
 	}
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -359,7 +359,7 @@ func (s *service) run(ctx context.Context) error {
 	part("subscriber", s.followers.run)
 	part("readiness", s.readiness.run)
 	part("config", func(ctx context.Context) error { return s.reloads.run(ctx, hangups) })
-	s.log.Info("serving", "version", version, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "sources", len(followedBy(cfg)))
+	s.log.Info("serving", "version", version, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "endpoints", cfg.Endpoints(), "nodes", len(cfg.Nodes), "sources", len(followedBy(cfg)))
 	g.Go(func() error {
 		defer stopParts()
 		if err := s.extproc.Run(serving, listener); err != nil {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/kvsteer/kvsteer/subscriber"
 )
@@ -9,13 +11,21 @@ import (
 // prepare makes ready what is saved. It is to be called before run, and release after it.
 func (f *followers) prepare(all []followed) error {
 	if err := f.state.Prepare(); err != nil {
-		return fmt.Errorf("state_dir: %w", err)
+		return noStateDir(err)
 	}
 	if err := f.retain(all); err != nil {
 		f.release()
 		return err
 	}
 	return nil
+}
+
+// noStateDir says of a folder that cannot be had what to do about it. One that is in use says so itself.
+func noStateDir(err error) error {
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		return fmt.Errorf("state_dir: %w: let kvsteer's user own this folder and write to it, or name another one", err)
+	}
+	return fmt.Errorf("state_dir: %w", err)
 }
 
 // release gives the folder of what is saved free for another router.

@@ -94,6 +94,9 @@ func (s *Server) routed(mux *http.ServeMux) http.Handler {
 		text := "there is no such path"
 		switch own.status {
 		case http.StatusNotFound:
+			if s.o.Node != nil && ofRouters(r.URL.Path) {
+				text = "this is a node: modes, decisions and the index are the routers'"
+			}
 		case http.StatusMethodNotAllowed:
 			text = "this path is for " + w.Header().Get("Allow")
 		default: // on to the path's one spelling
@@ -108,6 +111,11 @@ func (s *Server) routed(mux *http.ServeMux) http.Handler {
 		w.WriteHeader(own.status)
 		_, _ = io.WriteString(w, text+"\n\n"+s.index())
 	})
+}
+
+// ofRouters reports whether a path is one that a router has and a node has not.
+func ofRouters(path string) bool {
+	return strings.HasPrefix(path, "/api/v1/pools/") || path == "/api/v1/decisions" || strings.HasPrefix(path, "/api/v1/endpoints/") && strings.HasSuffix(path, "/blocks")
 }
 
 // statusOnly keeps the status of an answer, and drops its body.

@@ -162,7 +162,7 @@ func LoadNode(path string) (*Node, error) {
 		return nil, err
 	}
 	if engines, endpoints := poolsHave(data); endpoints && !engines {
-		return nil, Problem{File: path, Text: "this is the file of a router, whose pools have endpoints; the pools of a node have engines"}
+		return nil, Problem{File: path, Text: "this is the file of a router, whose pools have endpoints: kvsteer serve takes it; the pools of a node have engines"}
 	}
 	return ParseNode(path, data)
 }

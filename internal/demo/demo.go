@@ -112,7 +112,7 @@ func run(ctx context.Context, l *lab.Lab, o Options, version, dir string) error 
 	}
 	fmt.Fprint(o.Out, explanation)
 	if !o.Keep {
-		fmt.Fprintf(o.Out, "Where to look next: --keep leaves the steered site running and prints its URLs; README.md, \"Adding the filter\", for your own Envoy.\n")
+		fmt.Fprintf(o.Out, "Where to look next: --keep leaves the steered site running and prints its URLs; examples/quickstart has the same by hand; docs/envoy.md is for your own Envoy.\n")
 		return nil
 	}
 	return keep(ctx, o.Out, kept, dir)
@@ -124,6 +124,8 @@ kvsteer            the engines publish what they cache to two kvsteer nodes, whi
 no-engine-changes  kvsteer with engines as they are: prompts are matched by their text against what was sent where
 round-robin        Envoy alone
 Prompt tokens from cache are the engines' own report. Each arm had engines of its own that started empty.
+Text does as well as events here, where caches are large, nothing restarts and all requests come this way. Events also tell what engines evict,
+what they hold when a router starts, and what other clients and other routers send.
 `
 
 // armSite is the site of an arm. Its title is what people read; the site's own name stands in the path of a socket, which has to be short.

@@ -25,6 +25,7 @@ type Options struct {
 	Kind     Kind // default: that of the pool in Kinds, else VLLM
 	Kinds    map[string]Kind
 	Node     bool   // a node follows the engines, not the router
+	Nodes    bool   // the configuration is that of a router with nodes
 	Release  string // of the engine, such as 0.32.0; "" for arguments that every supported release takes
 	Endpoint string // only this ip:port; "" for all
 	Bind     bool   // also give the arguments of engines that bind their events port (events.dial)
@@ -132,6 +133,10 @@ func plan(p *config.Pool, e *config.Endpoint, o Options, r release, ports *ports
 	engine, who := Engine{Pool: p.Name, Endpoint: e.Address, Node: o.Node, Kind: o.Kind}, follower(o.Node)
 	if err := usable(p, e, who); err != nil {
 		engine.Refused, engine.Missing = true, err.Error()
+		return engine
+	}
+	if e.Events.None() && o.Nodes {
+		engine.Missing = "its node tells the router of it, and the node's file says where its events go: kvsteer engine-args --config NODE'S-FILE prints the arguments."
 		return engine
 	}
 	if e.Events.None() {

@@ -238,6 +238,17 @@ func (r *Router) start(ctx context.Context, wg *sync.WaitGroup, addr string, all
 	return g
 }
 
+// Look asks the fleet again, before it returns, for the sinks that it did not want, and gives up those that are lost: for a fleet that has changed its
+// mind about who follows an engine.
+func (r *Router) Look() {
+	r.mu.Lock()
+	nodes := r.nodes
+	r.mu.Unlock()
+	for _, n := range nodes {
+		n.look(*n.allow.Load())
+	}
+}
+
 // poke has Run look again.
 func (r *Router) poke() {
 	select {

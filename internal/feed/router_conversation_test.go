@@ -626,3 +626,41 @@ func TestReplicasChange(t *testing.T) {
 		}
 	})
 }
+
+// TestSaidOnce holds that each reason for having no connection is said once, and that a node which is back is said to be at once, however long
+// it was away.
+func TestSaidOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRouterSite(t, node1())
+		l := s.answer()
+		s.refuse("10.0.0.1:9010", fmt.Errorf("%w: connection refused", errConnect))
+		l.say(errors.New("reset"))
+		time.Sleep(10 * time.Minute)
+		s.refuse("10.0.0.1:9010", nil)
+		s.answer()
+		synctest.Wait()
+		var got []string
+		for text := range strings.Lines(s.log.String()) {
+			_, text, _ = strings.Cut(text, " msg=")
+			text, _, _ = strings.Cut(text, ": ")
+			got = append(got, text)
+		}
+		connected := `"node connected" node=10.0.0.1:9010 name=gpu-7 release=1.1 protocol=1` + "\n"
+		lost := `"node not connected" node=10.0.0.1:9010 why="`
+		if diff := cmp.Diff([]string{connected, lost + "lost", lost + "unreachable", connected}, got); diff != "" {
+			t.Error(diff)
+		}
+
+		before := strings.Count(s.log.String(), "\n")
+		for i := range 40 { // it comes up and dies, again and again
+			l := s.answer()
+			s.refuse("10.0.0.1:9010", fmt.Errorf("%w: connection refused", errConnect))
+			l.say(errors.New("reset"))
+			time.Sleep(time.Duration(i) * time.Second)
+			s.refuse("10.0.0.1:9010", nil)
+		}
+		if n := strings.Count(s.log.String(), "\n") - before; n > 6 {
+			t.Errorf("%d lines of a node that comes and goes:\n%s", n, s.log)
+		}
+	})
+}

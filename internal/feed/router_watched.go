@@ -71,15 +71,17 @@ type watched struct {
 	quiet     bool        // the node is stale and its loads are said to be
 
 	// Of what is said in logs.
-	short  int    // streams in a row that were short-lived
-	said   string // the last state; "" for none
-	warned map[Refusal]bool
+	short   int             // streams in a row that were short-lived
+	said    string          // the last state; "" for none
+	reasons map[string]bool // said since the last connection that was said
+	warned  map[Refusal]bool
 }
 
 func newWatched(r *Router, addr netip.AddrPort, allow []netip.Prefix) *watched {
 	name := addr.String()
 	n := &watched{
-		r: r, name: name, addr: addr, log: r.o.Log.With("node", name), metrics: r.o.Metrics.series(name), warned: map[Refusal]bool{},
+		r: r, name: name, addr: addr, log: r.o.Log.With("node", name), metrics: r.o.Metrics.series(name), reasons: map[string]bool{},
+		warned: map[Refusal]bool{},
 	}
 	n.out = newOutbox(n.metrics, &r.mail, func(name decisionName) { r.open.take(name) })
 	n.ears = newEars(n.metrics)
@@ -251,7 +253,8 @@ func (n *watched) ended(ctx context.Context, lasted time.Duration, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	reason := reasonOf(ctx, err, n.connected)
+	greeted := n.connected
+	reason := reasonOf(ctx, err, greeted)
 	n.metrics.ended[string(reason)].Inc()
 	if n.connected {
 		n.connected, n.since = false, now
@@ -260,25 +263,33 @@ func (n *watched) ended(ctx context.Context, lasted time.Duration, err error) {
 		n.armLocked(now)
 	}
 	n.problem = string(reason) + ": " + clip(textOf(err))
+	if hint := advice(n.problem, n.r.o.TLS != nil); hint != "" && (reason == endUnreachable || reason == endLost) {
+		n.problem += " (" + hint + ")"
+	}
 	if reason == endAgain || reason == endStopped {
 		return
 	}
-	if n.short++; lasted >= n.r.retry.stable {
+	switch {
+	case lasted >= n.r.retry.stable:
 		n.short = 0
+	case greeted:
+		n.short++
 	}
 	n.sayLocked(string(reason))
 }
 
-// sayLocked logs a state that differs from the last one logged.
+// sayLocked logs a state that differs from the last one logged, and each reason for having no connection once until there is one.
 func (n *watched) sayLocked(state string) {
-	if n.said == state {
+	if n.said == state || state != "connected" && n.reasons[state] {
 		return
 	}
 	n.said = state
 	if state == "connected" {
+		clear(n.reasons)
 		n.log.Info("node connected", "name", clip(n.hello.GetName()), "release", clip(n.hello.GetRelease()), "protocol", n.hello.GetProtocol())
 		return
 	}
+	n.reasons[state] = true
 	n.log.Warn("node not connected", "why", n.problem)
 }
 
@@ -411,20 +422,6 @@ func reasonOf(ctx context.Context, err error, greeted bool) endReason {
 		return endLost
 	}
 	return endUnreachable
-}
-
-// textOf is what an error says, without what gRPC puts around it.
-func textOf(err error) string {
-	if errors.Is(err, io.EOF) {
-		return "the node ended the stream"
-	}
-	if s, ok := status.FromError(err); ok && err != nil {
-		return s.Message()
-	}
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // maxText bounds what of a peer's words is logged and shown.

@@ -95,15 +95,54 @@ func TestConfigurationsInDocuments(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	ofNodes, err := filepath.Glob(filepath.Join(root(t), "examples/*/node.yaml"))
+	if err != nil || len(ofNodes) == 0 {
+		t.Fatalf("no examples of a node's file: %v", err)
+	}
+	for _, path := range ofNodes {
+		checked++
+		node, err := config.LoadNode(path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		requireTold(t, node, filepath.Join(filepath.Dir(path), "kvsteer.yaml"))
+	}
 	if checked < 3 {
 		t.Errorf("only %d configurations found in documents and examples", checked)
+	}
+}
+
+// requireTold holds that a node and a router of one example speak of the same: the router dials the node, and has its engines as endpoints of the same pool.
+func requireTold(t *testing.T, node *config.Node, router string) {
+	t.Helper()
+	cfg, err := config.Load(router)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if !slices.ContainsFunc(cfg.Nodes, func(n config.NodeSource) bool { return n.Address == node.Listen }) {
+		t.Errorf("%s has no node %s", router, node.Listen)
+	}
+	for _, p := range node.Pools {
+		for _, e := range p.Engines {
+			if !slices.ContainsFunc(cfg.Pools, func(c config.Pool) bool {
+				return c.Name == p.Name && slices.ContainsFunc(c.Endpoints, func(c config.Endpoint) bool { return c.Address == e.Address && c.Events.None() })
+			}) {
+				t.Errorf("%s has no endpoint %s of pool %s that a node tells of", router, e.Address, p.Name)
+			}
+		}
 	}
 }
 
 var (
 	makeTarget = regexp.MustCompile("make ([a-z-]+)")
 	makeRule   = regexp.MustCompile(`(?m)^([a-z-]+):`)
-	mdLink     = regexp.MustCompile(`\]\(([^)#]+)\)`)
+	mdLink     = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
+	fence      = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInSlugs = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	anchor     = regexp.MustCompile(`<a id="([^"]+)"`)
 )
 
 // TestCommandsInDocuments holds that make targets that a document names exist, and that its links lead somewhere. Commands are tried in
@@ -131,10 +170,39 @@ func TestCommandsInDocuments(t *testing.T) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(root(t), filepath.Dir(name), m[1])); err != nil {
+			file := name
+			if m[1] != "" {
+				file = filepath.Join(filepath.Dir(name), m[1])
+			}
+			if _, err := os.Stat(filepath.Join(root(t), file)); err != nil {
 				t.Errorf("%s links to %s, which is not there", name, m[1])
+				continue
+			}
+			if m[2] != "" && strings.HasSuffix(file, ".md") && !slices.Contains(anchors(read(t, file)), m[2][1:]) {
+				t.Errorf("%s links to %s%s, and there is no such heading", name, m[1], m[2])
 			}
 		}
+	}
+}
+
+// anchors are the places of a document that a link can name: its headings, as GitHub spells them in links, and those that it marks itself.
+func anchors(text string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		all = append(all, strings.ReplaceAll(notInSlugs.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	for _, m := range anchor.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	return all
+}
+
+// TestAnchors has headings as GitHub links to them.
+func TestAnchors(t *testing.T) {
+	text := "# A node, or the router itself\n```sh\n# no heading\n```\n### `envoy.body`: On *Kubernetes*\n<a id=\"kv101\"></a>\n"
+	want := []string{"a-node-or-the-router-itself", "envoybody-on-kubernetes", "kv101"}
+	if got := anchors(text); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -83,8 +83,11 @@ func exampleOnFreePorts(t *testing.T) string {
 		replace = append(replace, ":"+p, fmt.Sprintf(":%d", free[i]))
 	}
 	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "with-node"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	var all strings.Builder
-	for _, name := range []string{"kvsteer.yaml", "node.yaml", "ranks.yaml"} {
+	for _, name := range []string{"kvsteer.yaml", "with-node/kvsteer.yaml", "with-node/node.yaml", "ranks.yaml"} {
 		config, err := os.ReadFile(filepath.Join("../examples/vllm-cpu", name))
 		if err != nil {
 			t.Fatal(err)

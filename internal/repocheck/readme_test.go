@@ -85,21 +85,14 @@ func TestConfigurationsInDocuments(t *testing.T) {
 			}
 		}
 	}
-	examples, err := filepath.Glob(filepath.Join(root(t), "examples/*/kvsteer.yaml"))
-	if err != nil || len(examples) == 0 {
-		t.Fatalf("no example configurations: %v", err)
-	}
+	examples := inExamples(t, "kvsteer.yaml")
 	for _, path := range examples {
 		checked++
 		if _, err := config.Load(path); err != nil {
 			t.Error(err)
 		}
 	}
-	ofNodes, err := filepath.Glob(filepath.Join(root(t), "examples/*/node.yaml"))
-	if err != nil || len(ofNodes) == 0 {
-		t.Fatalf("no examples of a node's file: %v", err)
-	}
-	for _, path := range ofNodes {
+	for _, path := range inExamples(t, "node.yaml") {
 		checked++
 		node, err := config.LoadNode(path)
 		if err != nil {
@@ -111,6 +104,23 @@ func TestConfigurationsInDocuments(t *testing.T) {
 	if checked < 3 {
 		t.Errorf("only %d configurations found in documents and examples", checked)
 	}
+}
+
+// inExamples lists the files of one name in the examples' folders and the folders in these; there is at least one.
+func inExamples(t *testing.T, name string) []string {
+	t.Helper()
+	var all []string
+	for _, folder := range []string{"examples/*", "examples/*/*"} {
+		found, err := filepath.Glob(filepath.Join(root(t), folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	if len(all) == 0 {
+		t.Fatalf("the examples have no %s", name)
+	}
+	return all
 }
 
 // requireTold holds that a node and a router of one example speak of the same: the router dials the node, and has its engines as endpoints of the same pool.

@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Kvsteer string    // the kvsteer binary
 	Envoy   string    // an Envoy binary, 1.37 or newer
-	Example string    // the example's folder, with kvsteer.yaml, node.yaml, ranks.yaml and engine.sh; the environment has its PATH and MODEL
+	Example string    // the example's folder, with kvsteer.yaml, with-node, ranks.yaml and engine.sh; the environment has its PATH and MODEL
 	JSON    string    // file for the figures, "" for none
 	Size    int       // conversations of 4 turns, 0 for the default of 75
 	Out     io.Writer // what people read
@@ -77,7 +77,7 @@ func run(ctx context.Context, l *lab.Lab, o Options, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.takeNode("node"); err != nil {
+	if err := s.takeNode("with-node"); err != nil {
 		return err
 	}
 	ranks, err := newSite(l, o, dir, "ranks", 1, 2)

@@ -26,20 +26,23 @@ func example(t *testing.T, config, ranks, admin string) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	named := map[string]string{} // addresses that the node's configuration shares
-	for _, file := range []struct{ name, config string }{{"kvsteer.yaml", config}, {"ranks.yaml", ranks}, {"node.yaml", goodNode}} {
+	if err := os.Mkdir(filepath.Join(dir, "with-node"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]string{} // addresses that the configurations share, but for those of the ranks
+	for _, file := range []struct{ name, config string }{{"kvsteer.yaml", config}, {"ranks.yaml", ranks}, {"with-node/kvsteer.yaml", goodWatching}, {"with-node/node.yaml", goodNode}} {
 		name := file.name
 		text := os.Expand(file.config, func(key string) string {
 			if key == "admin" && admin != "" {
 				return admin
 			}
-			if a, ok := named[key]; ok && name == "node.yaml" {
+			if a, ok := named[key]; ok && name != "ranks.yaml" {
 				return a
 			}
 			p := ports[0]
 			ports = ports[1:]
 			a := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}).String()
-			if name == "kvsteer.yaml" {
+			if name != "ranks.yaml" {
 				named[key] = a
 			}
 			return a
@@ -61,6 +64,18 @@ pools:
   endpoints:
   - {address: "$one", events: {listen: "tcp://$events1", replay: "tcp://$replay1"}}
   - {address: "$two", events: {listen: "tcp://$events2", replay: "tcp://$replay2"}}
+`
+
+const goodWatching = `listen: $router
+admin: $admin
+envoy: {listen: "$envoy", admin: "$envoyadmin"}
+nodes: [{address: "$nodelisten"}]
+pools:
+- name: chat
+  models: [tiny]
+  endpoints:
+  - {address: "$one"}
+  - {address: "$two"}
 `
 
 const goodNode = `listen: $nodelisten

@@ -5,26 +5,16 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"regexp"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/lab"
 )
-
-// eventsKey is how the example's configurations name what the router follows of an engine itself.
-var eventsKey = regexp.MustCompile(`(?m)^ *events: .*\n`)
 
 // byNode has a node follow the engines in the router's place, at the same ports: they run on and connect to it. Then it holds conversations, and ends and
 // starts the node again. At its end the node is stopped, and no router runs that follows engines.
 func (s *site) byNode(ctx context.Context, out io.Writer, rng *rand.Rand, held []conversation) (Figures, []Check, error) {
 	const part = "node"
 	var f Figures
-	watching, err := s.variant("with-node", func(text string) string {
-		return fmt.Sprintf("nodes: [{address: %q}]\n", s.nodeListen) + eventsKey.ReplaceAllString(text, "")
-	})
-	if err != nil {
-		return f, nil, err
-	}
 	if err := s.settle(ctx); err != nil {
 		return f, nil, err
 	}
@@ -37,7 +27,7 @@ func (s *site) byNode(ctx context.Context, out io.Writer, rng *rand.Rand, held [
 		return f, nil, err
 	}
 	defer func() { s.node.Stop() }() // the one of then
-	if err := s.again(ctx, watching); err != nil {
+	if err := s.again(ctx, s.watching); err != nil {
 		return f, nil, err
 	}
 	if err := s.untilKnown(ctx, before); err != nil {

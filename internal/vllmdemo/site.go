@@ -34,10 +34,10 @@ type site struct {
 	ports          []int              // that the engines' processes and the router bind
 	admin          string             // URL of the router's admin listener
 	follower       string             // URL of the admin listener of what follows the engines: the router, or the node
-	nodePath       string             // of the configuration of a node that can follow them; "" for none
-	nodeListen     string
-	nodeAdmin      string // URL
-	envoyAdmin     string // URL
+	nodePath       string             // of the configuration of the node that can follow them
+	watching       string             // of the configuration of a router that watches the node
+	nodeAdmin      string             // URL
+	envoyAdmin     string             // URL
 	accessLog      string
 	client         *lab.Client
 	log            *lab.LogReader
@@ -104,24 +104,31 @@ func newSite(l *lab.Lab, o Options, dir, name string, endpoints, ranks int) (*si
 	return s, nil
 }
 
-// takeNode reads the example's configuration of a node, which must follow the site's engines at the ports at which the router does.
-func (s *site) takeNode(name string) error {
-	path := filepath.Join(s.opt.Example, name+".yaml")
-	cfg, err := config.LoadNode(path)
+// takeNode reads the configurations of a node that follows the site's engines, at the ports at which the router does, and of the router that watches it.
+func (s *site) takeNode(folder string) error {
+	node, router := filepath.Join(s.opt.Example, folder, "node.yaml"), filepath.Join(s.opt.Example, folder, "kvsteer.yaml")
+	cfg, err := config.LoadNode(node)
 	if err != nil {
 		return err
 	}
+	if len(cfg.Pools) != 1 || len(cfg.Pools[0].Engines) != len(s.engines) {
+		return fmt.Errorf("%s: the demo needs one pool with the %d engines of %s", node, len(s.engines), s.path)
+	}
 	for i, a := range s.engines {
-		if len(cfg.Pools) != 1 || len(cfg.Pools[0].Engines) != len(s.engines) {
-			return fmt.Errorf("%s: the demo needs one pool with the %d engines of %s", path, len(s.engines), s.path)
-		}
 		e := cfg.Pools[0].Engines[i]
 		if e.Address != a || e.Events.Listen != "tcp://"+s.events[a] || e.Events.Replay == "" {
-			return fmt.Errorf("%s: the demo needs engine %s with events.listen tcp://%s and events.replay, as %s has it", path, a, s.events[a], s.path)
+			return fmt.Errorf("%s: the demo needs engine %s with events.listen tcp://%s and events.replay, as %s has it", node, a, s.events[a], s.path)
 		}
 	}
-	s.nodePath, s.nodeListen, s.nodeAdmin = path, cfg.Listen, "http://"+cfg.Admin.Listen
-	return s.bind(path, cfg.Listen, cfg.Admin.Listen)
+	watching, err := config.Load(router)
+	if err != nil {
+		return err
+	}
+	if len(watching.Nodes) != 1 || watching.Nodes[0].Address != cfg.Listen || "http://"+watching.Admin.Listen != s.admin {
+		return fmt.Errorf("%s: the demo needs the listeners of %s, and one node: %s", router, s.path, cfg.Listen)
+	}
+	s.nodePath, s.watching, s.nodeAdmin = node, router, "http://"+cfg.Admin.Listen
+	return s.bind(node, cfg.Listen, cfg.Admin.Listen)
 }
 
 // bind adds addresses that a configuration names to the ports that the site uses.

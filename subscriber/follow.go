@@ -290,6 +290,6 @@ func (h hand) replay(why purpose, o outcome) {
 	s := h.s
 	s.series.replays[o].Inc()
 	if why != toLook && o != replayAbandoned {
-		s.line(slog.LevelInfo, "replay ended", "of", why.String(), "outcome", string(o))
+		s.line(slog.LevelInfo, "replay ended", "of", why.words(), "outcome", string(o))
 	}
 }

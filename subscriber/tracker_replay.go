@@ -29,9 +29,13 @@ const (
 	purposes
 )
 
-// String is what is asked for, in the words of the log.
 func (p purpose) String() string {
-	return [purposes]string{"all batches", "since the last connection", "a gap", "the newest batches", "all batches again"}[p]
+	return [purposes]string{"fill", "prove", "repair", "look", "refill"}[p]
+}
+
+// words are what was asked for, as the log says it.
+func (p purpose) words() string {
+	return [purposes]string{"all batches", "what came since the last connection", "a gap", "the newest batches", "all batches, again"}[p]
 }
 
 // outcome says how a replay ended. It is a label of kvsteer_subscriber_replays_total.

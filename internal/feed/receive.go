@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -80,7 +79,8 @@ type inbox struct {
 	endpoints map[string]string // of accepted replicas, by their name with the node
 	replicas  []Replica         // as last served
 	refused   []Refusal
-	loads     []Load
+	loads     []Load                // as last told
+	missed    map[string]missedLoad // others that were told before, by endpoint
 
 	keys   []uint64 // scratch
 	device []uint64
@@ -90,7 +90,7 @@ func newInbox(n *watched) *inbox {
 	r := n.r
 	return &inbox{
 		n: n, fleet: r.o.Fleet, owners: &r.owners, origins: &r.origins, own: r.o.Instance, staleAfter: r.o.StaleAfter, maxBlocks: int64(r.o.MaxBlocks),
-		metrics: n.metrics, held: map[sourceName]*heldSource{}, parted: map[string]time.Time{}, endpoints: map[string]string{},
+		metrics: n.metrics, held: map[sourceName]*heldSource{}, parted: map[string]time.Time{}, endpoints: map[string]string{}, missed: map[string]missedLoad{},
 	}
 }
 
@@ -121,7 +121,7 @@ func (r *inbox) apply(m *feedpb.NodeMessage, now time.Time) error {
 	case *feedpb.NodeMessage_Reset_:
 		return r.reset(m.Reset_)
 	case *feedpb.NodeMessage_Loads:
-		return r.load(m.Loads)
+		return r.load(m.Loads, now)
 	case *feedpb.NodeMessage_Peers:
 		return r.meet(m.Peers, now)
 	case *feedpb.NodeMessage_Charges:
@@ -354,8 +354,9 @@ func (r *inbox) lost(heard, now time.Time) {
 	r.tick(now)
 }
 
-// tick makes stale what was not followed for too long. What a lost node had is forgotten then, since only a copy can make it count again.
+// tick makes stale what was not followed, or not told, for too long. What a lost node had is forgotten then, since only a copy can make it count again.
 func (r *inbox) tick(now time.Time) {
+	r.staleLoads(now.Add(-r.staleAfter))
 	for _, s := range r.held {
 		if !s.stale && !s.unfollowed.IsZero() && now.Sub(s.unfollowed) >= r.staleAfter {
 			s.stale = true
@@ -380,19 +381,6 @@ func (r *inbox) due() time.Time {
 		}
 	}
 	return first
-}
-
-// silence says of the loads of a node that is stale that they are, once.
-func (r *inbox) silence() {
-	if len(r.loads) == 0 {
-		return
-	}
-	loads := slices.Clone(r.loads)
-	r.loads = nil
-	for i := range loads {
-		loads[i].Stale = true
-	}
-	r.fleet.Load(r.n.name, loads)
 }
 
 // leave closes everything. With gone the fleet is told that the node is none any more.

@@ -24,33 +24,57 @@ func readAll[P, T any](what string, list []P, limit int, read func(P) (T, error)
 	return all, nil
 }
 
-// load passes on what the engines of accepted replicas say of themselves. A load that the node told before and tells no more is stale.
-func (r *inbox) load(m *feedpb.Loads) error {
+// missedLoad is a load that a node has told and tells no more, since a time. A node that has just been started tells of its engines one after the other.
+type missedLoad struct {
+	Load
+	since time.Time
+}
+
+// load passes on what the engines of accepted replicas say of themselves.
+func (r *inbox) load(m *feedpb.Loads, now time.Time) error {
 	all, err := readAll("loads", m.GetLoads(), maxReplicas, loadOf)
 	if err != nil {
 		return err
 	}
-	var loads []Load
-	told := make(map[string]bool, len(all))
+	for _, l := range r.loads {
+		r.missed[l.Endpoint] = missedLoad{l, now}
+	}
+	r.loads = nil
 	for _, l := range all {
 		if endpoint, ok := r.endpoints[l.Endpoint]; ok {
 			l.Endpoint = endpoint
-			loads = append(loads, l)
-			told[endpoint] = true
+			r.loads = append(r.loads, l)
+			delete(r.missed, endpoint)
 		}
 	}
-	before := r.loads
-	r.loads = slices.Clip(loads)
-	for _, l := range before {
-		if !told[l.Endpoint] {
-			l.Stale = true
-			loads = append(loads, l)
-		}
-	}
-	if len(loads) > 0 {
-		r.fleet.Load(r.n.name, loads)
+	if len(r.loads) > 0 {
+		r.fleet.Load(r.n.name, r.loads)
 	}
 	return nil
+}
+
+// staleLoads says of loads that the node tells no more since a time, or before it, that they are stale.
+func (r *inbox) staleLoads(since time.Time) {
+	var stale []Load
+	for endpoint, l := range r.missed {
+		if !l.since.After(since) {
+			l.Stale = true
+			stale = append(stale, l.Load)
+			delete(r.missed, endpoint)
+		}
+	}
+	if len(stale) > 0 {
+		r.fleet.Load(r.n.name, stale)
+	}
+}
+
+// silence says of all loads of a node that is stale that they are, once.
+func (r *inbox) silence(now time.Time) {
+	for _, l := range r.loads {
+		r.missed[l.Endpoint] = missedLoad{l, now}
+	}
+	r.loads = nil
+	r.staleLoads(now)
 }
 
 // meet takes over who else watches the node.

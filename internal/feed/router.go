@@ -31,7 +31,7 @@ type Fleet interface {
 	// Sink returns where the blocks of one rank go. An error says that they are not wanted: it is asked for again after the next Serve and the next
 	// [Router.Set].
 	Sink(pool, endpoint string, rank int) (Sink, error)
-	// Load takes over what engines of a node say of themselves. What a node says no more comes once more, as stale.
+	// Load takes over what engines of a node say of themselves. What a node says no more for StaleAfter comes once more, as stale.
 	Load(node string, loads []Load)
 	// Charge enters what another router has sent to an endpoint, Release ends it. A release may come for a charge that never came.
 	Charge(origin string, c Charge)

@@ -328,7 +328,7 @@ func (n *watched) staleLocked(now time.Time) {
 	set(n.metrics.stale, stale)
 	silent := !n.connected && stale
 	if silent && !n.quiet {
-		n.rec.silence()
+		n.rec.silence(now)
 	}
 	n.quiet = silent
 }

@@ -12,7 +12,7 @@ import (
 func TestHealingThroughNode(t *testing.T) {
 	const conversations, block = 12, 16
 	site := startSite(t, envoyNewest, lab.SiteOptions{Nodes: 1, Pools: []lab.PoolOptions{{
-		Name: "chat", Model: "sim", Engines: 2, Args: append([]string{"--hash-algo", "sha256", "--seed", "0"}, quick...),
+		Name: "chat", Model: "sim", Engines: 2, Args: append([]string{"--hash-algo", "sha256"}, quick...),
 	}}})
 	node := site.Nodes[0]
 	x := newTalks(t, site, conversations)

@@ -125,7 +125,7 @@
 // Witnesses are wanted ([Subscriber.Wants]) while the engine is connected
 // and its history is not complete: until it clears its cache, or a replay
 // from its first batch. Kept are 32 Ki blocks of prompts for 1 to 2 min, 16 Ki
-// proofs and 32 Ki removals, some 8 MB; what is older is forgotten and proves
+// proofs and 32 Ki removals, some 9 MB; what is older is forgotten and proves
 // nothing. Token ids are kept only of prompts that wait for the block size to
 // be known: 64 prompts and 256 Ki tokens at most.
 //

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Bounds of what is kept for healing, per engine: some 170 bytes for each block of a shelf, 50 for each of the others, 8 MB in all. A prompt comes before
+// Bounds of what is kept for healing, per engine: some 190 bytes for each block of a shelf, 50 for each of the others, 9 MB in all. A prompt comes before
 // its own events, by no more than the time that it waits for its prefill; what comes later than that finds the proof.
 const (
 	shelfBlocks   = MaxHashed   // blocks of a shelf, of which there are two; as many as the longest prompts have

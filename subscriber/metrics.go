@@ -59,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		refused:     counter("refused_connections_total", "Connections that the guard refused or ended, by reason.", "reason"),
 		connected:   gauge("connected", "1 while an engine is connected and what it published before is not being replayed, else 0."),
 		blocks:      gauge("blocks", "Blocks in the mirror of the engine's cache."),
-		bytes:       gauge("mirror_bytes", "Memory of the mirror of the engine's cache; by blocks: what a block takes. Not in it: what is kept for healing, 8 MB at most."),
+		bytes:       gauge("mirror_bytes", "Memory of the mirror of the engine's cache; by blocks: what a block takes. Not in it: what is kept for healing, 9 MB at most."),
 		withdrawn:   counter("withdrawn_blocks_total", "Blocks forgotten, although the engine may hold them, to make room for newer ones in a full mirror."),
 		orphans:     gauge("orphan_blocks", "Blocks in the mirror that are not announced because an ancestor is unknown; in relation to blocks, how blind the mirror still is."),
 		healed:      counter("healed_blocks_total", "Blocks taken for resident although no event announced them, by what shows it: hash, the engine's own hash, or content, for a limited time.", "means"),

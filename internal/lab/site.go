@@ -184,6 +184,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 					e.argv = append(e.argv, "--ranks", strconv.Itoa(p.Ranks))
 				}
 				if o.Nodes > 0 {
+					e.argv = append(e.argv, "--seed", "0") // what nodes take for set where they are told nothing
 					s.Nodes[len(s.Engines)%o.Nodes].follow(e, p, keys)
 				} else {
 					fmt.Fprintf(&pools, "    events: {%s}\n", keys)

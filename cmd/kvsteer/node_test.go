@@ -112,9 +112,9 @@ func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !done(); <-tick.C {
+	for end := time.Now().Add(time.Minute); !done(); <-tick.C { // for busy machines; only a failure takes so long
 		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/enginesim"
@@ -129,15 +128,7 @@ func (r *running) endpoint(address string) router.EndpointState {
 
 func (r *running) until(what string, condition func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("not within 20 s: %s", what)
-		}
-		<-tick.C
-	}
+	until(r.t, what, condition)
 }
 
 func site(endpoints ...string) string {

@@ -466,7 +466,7 @@ func TestRouterFetch(t *testing.T) {
 			return status.Error(codes.DataLoss, "it has changed")
 		}, "it has changed"},
 		{"a stall", file, 1 << 20, func(r *feedpb.FetchRequest, s feedpb.Feed_FetchServer) error {
-			check(t, send(half)(r, s))
+			_ = send(half)(r, s) // on a busy machine the router may be gone by then
 			<-s.Context().Done()
 			return nil
 		}, "nothing came for"},
@@ -481,7 +481,9 @@ func TestRouterFetch(t *testing.T) {
 			f.fetch = tt.fetch
 			r, err := NewRouter(RouterOptions{Instance: "own", Fleet: newModelFleet(t)})
 			check(t, err)
-			r.stallTimeout = 300 * time.Millisecond
+			if tt.name == "a stall" {
+				r.stallTimeout = 300 * time.Millisecond
+			}
 			dir := t.TempDir()
 			path, err := r.Fetch(t.Context(), f.addr, tt.file, dir, tt.limit)
 			left, _ := os.ReadDir(dir)

@@ -116,6 +116,29 @@ func (e Engine) Local() string {
 	return e.Address
 }
 
+// At is the event source with the ports that stand for auto; a port that is 0 leaves the word.
+func (e EngineEvents) At(events, replay uint16) Events {
+	chosen := func(address string, port uint16) string {
+		switch {
+		case address == Auto && port != 0:
+			return fmt.Sprintf("tcp://127.0.0.1:%d", port)
+		case address == None:
+			return ""
+		}
+		return address
+	}
+	return Events{Listen: chosen(e.Listen, events), Dial: e.Dial, Replay: chosen(e.Replay, replay), Topic: e.Topic, Ranks: e.Ranks}
+}
+
+// TokenizerFiles are the files of a model's folder that say how prompts become tokens, by the names that Hugging Face gives them. Nothing else of
+// Tokenizer.Dir is offered.
+func TokenizerFiles() []string {
+	return []string{
+		"added_tokens.json", "chat_template.jinja", "chat_template.json", "config.json", "generation_config.json", "merges.txt", "special_tokens_map.json", "tokenizer.json",
+		"tokenizer.model", "tokenizer_config.json", "vocab.json",
+	}
+}
+
 // EngineCount is the number of engines of all pools.
 func (n *Node) EngineCount() int {
 	count := 0

@@ -65,7 +65,7 @@ type NodePool struct {
 	Name            string      `yaml:"name" doc:"Name of the pool, the same as in the routers' configuration: blocks are named by it."`
 	Models          []string    `yaml:"models" doc:"Served names of the base model. At least one; a name belongs to one pool."`
 	Engine          string      `yaml:"engine" default:"vllm" doc:"What the engines are: vllm or sglang."`
-	AdaptersRefresh Duration    `yaml:"adapters_refresh" default:"30s" doc:"Time between two GET /v1/models of an engine, which tell routers of its adapters. It is asked also when it comes back. Range: 1s to 1h, or 0s (off)."`
+	AdaptersRefresh Duration    `yaml:"adapters_refresh" default:"30s" doc:"Time between two GET /v1/models of an engine, which tell routers of its adapters, so that they need not ask. It is asked also when it comes back. Range: 1s to 1h, or 0s (off: routers ask)."`
 	APIKeyFile      string      `yaml:"api_key_file" doc:"File with the key for the engines' /v1/models, sent as Authorization: Bearer."`
 	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED that kvsteer engine-args gives the pool's engines, as a text; empty = 0. At most 256 bytes."`
 	Tiers           NodeTiers   `yaml:"tiers"`

@@ -65,7 +65,9 @@ func (w *world) model(files ...string) string {
 }
 
 // offers has the node offer a tokenizer.
-func (w *world) offers(tokenizer string) { w.configure("- name: chat", "- name: chat\n  tokenizer: "+tokenizer) }
+func (w *world) offers(tokenizer string) {
+	w.configure("- name: chat", "- name: chat\n  tokenizer: "+tokenizer)
+}
 
 func nodeSeeds() []seed {
 	seeds := []seed{

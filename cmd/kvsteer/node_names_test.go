@@ -181,7 +181,7 @@ func TestRouterAsksForNames(t *testing.T) {
 	n.stop()
 	e.set(func() { e.adapters = []string{"law", "art"} })
 	r.until("while the node is away the router asks", func() bool { return r.known("art") })
-	n = s.node.start()
+	s.node.start()
 	r.until("and no more when it is back", quiet)
 	if !slices.Equal(r.pools.Pools()[0].Adapters(), []string{"art", "law"}) {
 		t.Errorf("adapters are %q", r.pools.Pools()[0].Adapters())

@@ -67,6 +67,7 @@ func startSite(t *testing.T) *lab.Site {
 		RouterConfig: fmt.Sprintf("probe: {interval: 200ms}\nwarmup: 5s\nstate_dir: %q\ntls: {cert_file: %q, key_file: %q}", filepath.Join(t.TempDir(), "ROUTER_NAME"), cert, key),
 		Routers:      2,
 		Nodes:        2,
+		NodeConfig:   "max_blocks: 1000", // the fewest: they fill within the time of the test
 		EnvoyConfig:  fmt.Sprintf("router_tls: {ca_file: %q, server_name: router.test}", authority.File),
 		Pools: []lab.PoolOptions{
 			{Name: "chat", Model: "sim", Match: "{host: chat.test}", Engines: 3, Args: quick},
@@ -311,6 +312,7 @@ func nodeTrouble(t *testing.T, ctx context.Context, site *lab.Site, seen func(wh
 	seen("routers tell each other what they sent", `rate(kvsteer_feed_node_charges_total[10s]) > 0 and on () rate(kvsteer_router_peer_charges_total{outcome="entered"}[10s]) > 0`)
 	seen("and what ended", `rate(kvsteer_feed_node_records_total[10s]) > 0 and on () rate(kvsteer_feed_router_records_total{outcome="received"}[10s]) > 0`)
 	seen("changes of blocks go out", `rate(kvsteer_feed_node_delta_keys_total{direction="added"}[10s]) > 0 and on () rate(kvsteer_feed_router_blocks_total{kind="delta"}[10s]) > 0`)
+	seen("full mirrors leave blocks out", `increase(kvsteer_subscriber_withdrawn_blocks_total[10s]) > 0 and on () kvsteer_router_endpoint_problem{problem="mirror_full"} == 1`)
 	seen("DNS gives an engine", `kvsteer_discover_addresses > 0 and on () kvsteer_fleet_endpoints{origin="dns"} > 0`)
 	node := site.Nodes[0]
 	node.Kill()

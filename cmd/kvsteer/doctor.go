@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -11,12 +12,12 @@ import (
 )
 
 type doctorCmd struct {
-	Config     string        `help:"Configuration file." required:"" placeholder:"FILE" type:"path"`
-	Admin      string        `help:"The router's admin listener, or none; default: admin.listen of the configuration." placeholder:"URL"`
-	EnvoyAdmin string        `help:"Envoy's admin listener, or none; default: envoy.admin of the configuration." placeholder:"URL"`
-	TokenFile  string        `help:"File with the router's admin token; default: admin.token_file of the configuration." placeholder:"FILE" type:"path"`
-	CAFile     string        `name:"ca-file" help:"Authorities of the router's admin certificate; default: the certificate that the configuration names." placeholder:"FILE" type:"path"`
-	CertFile   string        `help:"PEM file with a client certificate, where the router's admin listener wants one." placeholder:"FILE" type:"path"`
+	Config     string        `help:"Configuration file of a router or of a node." required:"" placeholder:"FILE" type:"path"`
+	Admin      string        `help:"The admin listener of the router or node, or none; default: admin.listen of the configuration." placeholder:"URL"`
+	EnvoyAdmin string        `help:"Envoy's admin listener, or none; default: envoy.admin of the configuration. Not with the file of a node." placeholder:"URL"`
+	TokenFile  string        `help:"File with the admin token; default: admin.token_file of the configuration." placeholder:"FILE" type:"path"`
+	CAFile     string        `name:"ca-file" help:"Authorities of the admin certificate; default: the certificate that the configuration names." placeholder:"FILE" type:"path"`
+	CertFile   string        `help:"PEM file with a client certificate, where the admin listener wants one." placeholder:"FILE" type:"path"`
 	KeyFile    string        `help:"PEM file with the key of --cert-file." placeholder:"FILE" type:"path"`
 	Probe      bool          `help:"Send each engine one completion of one token."`
 	Ignore     []doctor.Code `help:"Leave findings with this code out; may be repeated." placeholder:"CODE"`
@@ -27,6 +28,7 @@ type doctorCmd struct {
 // Help is shown by kvsteer doctor --help.
 func (c *doctorCmd) Help() string {
 	return `Looks at the configuration, every engine, the router and Envoy, changes nothing, and prints what is misconfigured, each with a stable code. ` +
+		`With the file of a node it looks at that, the node's engines and the node, as far as can be told from its host. ` +
 		`Exit status: 0 neither errors nor warnings, 1 some, 2 it could not look (the configuration or the command line is wrong).`
 }
 
@@ -47,20 +49,15 @@ const (
 
 // Run looks once.
 func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
-	cfg, err := config.Load(c.Config)
+	options := c.ofRouter
+	if config.IsNode(c.Config) {
+		options = c.ofNode
+	}
+	o, err := options()
 	if err != nil {
 		return cannotLook(err)
 	}
-	o := doctor.Options{
-		Config: cfg, TokenFile: c.TokenFile, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
-		Probe: c.Probe, Ignore: c.Ignore, Timeout: c.Timeout,
-	}
-	if o.Router, err = askedURL("--admin", c.Admin, cfg.Admin.Listen, cfg.Admin.TLS.On()); err != nil {
-		return cannotLook(err)
-	}
-	if o.Envoy, err = askedURL("--envoy-admin", c.EnvoyAdmin, cfg.Envoy.Admin, false); err != nil {
-		return cannotLook(err)
-	}
+	o.TokenFile, o.CAFile, o.CertFile, o.KeyFile, o.Probe, o.Ignore, o.Timeout = c.TokenFile, c.CAFile, c.CertFile, c.KeyFile, c.Probe, c.Ignore, c.Timeout
 	d, err := doctor.New(o)
 	if err != nil {
 		return cannotLook(err)
@@ -80,6 +77,31 @@ func (c *doctorCmd) Run(ctx context.Context, out io.Writer) error {
 		return &exitError{exitFindings, nil}
 	}
 	return nil
+}
+
+// ofRouter is where there is something to look at by a router's file.
+func (c *doctorCmd) ofRouter() (o doctor.Options, err error) {
+	if o.Config, err = config.Load(c.Config); err != nil {
+		return o, err
+	}
+	if o.Admin, err = askedURL("--admin", c.Admin, o.Config.Admin.Listen, o.Config.Admin.TLS.On()); err != nil {
+		return o, err
+	}
+	o.Envoy, err = askedURL("--envoy-admin", c.EnvoyAdmin, o.Config.Envoy.Admin, false)
+	return o, err
+}
+
+// ofNode is where there is something to look at by a node's file.
+func (c *doctorCmd) ofNode() (o doctor.Options, err error) {
+	if c.EnvoyAdmin != "" && c.EnvoyAdmin != "none" {
+		return o, errors.New("--envoy-admin: the file is one of a node, which has nothing to do with Envoy")
+	}
+	if o.Node, err = config.LoadNode(c.Config); err != nil {
+		return o, err
+	}
+	o.Kept, o.KeptErr = keptPorts(o.Node)
+	o.Admin, err = askedURL("--admin", c.Admin, o.Node.Admin.Listen, o.Node.Admin.TLS.On())
+	return o, err
 }
 
 func cannotLook(err error) error { return &exitError{exitCannotLook, err} }

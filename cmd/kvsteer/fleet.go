@@ -13,6 +13,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/feed"
 	"github.com/kvsteer/kvsteer/internal/fleet"
+	"github.com/kvsteer/kvsteer/internal/pool"
 	"github.com/kvsteer/kvsteer/internal/router"
 )
 
@@ -57,6 +58,7 @@ func (p *peers) Pass(instance string, c router.Completion) router.Passing {
 type listener struct {
 	router *router.Router
 	keeper *keeper
+	pools  *pool.Set
 
 	mu     sync.Mutex
 	served map[string]map[string]string // pool by endpoint, by node
@@ -79,11 +81,41 @@ func (l *listener) Serve(node string, replicas []feed.Replica) {
 		delete(l.served, node)
 	}
 	l.mu.Unlock()
+	for endpoint, pool := range was {
+		if pools[endpoint] != pool {
+			l.pools.Announce(pool, endpoint, nil)
+		}
+	}
+	for _, r := range replicas {
+		l.pools.Announce(r.Pool, r.Endpoint, servedBy(r)) // before there is an endpoint that would be asked
+	}
 	l.keeper.announced(node, announced)
 	for endpoint, pool := range was {
 		if pools[endpoint] != pool {
 			l.router.Report(pool, endpoint, router.Load{Stale: true})
 		}
+	}
+}
+
+// servedBy is what a node says that an engine serves; nil where the engine has to be asked.
+func servedBy(r feed.Replica) *pool.Announced {
+	if r.Listing == feed.ListingNone {
+		return nil
+	}
+	a := &pool.Announced{Told: pool.Told{Models: r.Models, ModelLen: r.MaxModelLen}, Known: r.Listing == feed.ListingTold, Version: r.Version}
+	for _, adapter := range r.Adapters {
+		a.Adapters = append(a.Adapters, pool.Adapter(adapter))
+	}
+	return a
+}
+
+// Silent has a node's engines asked what they serve until it says something again.
+func (l *listener) Silent(node string) {
+	l.mu.Lock()
+	served := l.served[node]
+	l.mu.Unlock()
+	for endpoint, pool := range served {
+		l.pools.Announce(pool, endpoint, nil)
 	}
 }
 
@@ -175,7 +207,7 @@ func (l *listener) Record(r feed.Record) {
 // newFeed makes what watches nodes, of the router's and the keeper's.
 func (s *service) newFeed(cfg *config.Config, reg prometheus.Registerer, others *peers, log *slog.Logger) error {
 	o := feed.RouterOptions{
-		Release: version, Instance: s.router.Instance(), Fleet: &listener{router: s.router, keeper: s.keeper, served: map[string]map[string]string{}},
+		Release: version, Instance: s.router.Instance(), Fleet: &listener{router: s.router, keeper: s.keeper, pools: s.pools, served: map[string]map[string]string{}},
 		StaleAfter: cfg.Feed.StaleAfter.Std(), Insecure: cfg.Feed.Insecure, Log: log, Metrics: feed.NewRouterMetrics(reg),
 	}
 	if s.feedTLS != nil {

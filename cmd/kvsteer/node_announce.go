@@ -63,8 +63,8 @@ func (a *announcer) replicas() []feed.Replica {
 	told := map[engineName]tale{}
 	for _, p := range a.pools.Pools() {
 		for i, e := range p.Endpoints() {
-			t, _ := p.Told(i)
-			told[engineName{p.Name(), e.Addr()}] = tale{e, t}
+			t, ok := p.Told(i)
+			told[engineName{p.Name(), e.Addr()}] = tale{e, t, ok}
 		}
 	}
 	replicas := []feed.Replica{}
@@ -82,11 +82,12 @@ func (a *announcer) replicas() []feed.Replica {
 				Draining: t.engine.Draining(), Files: files, MaxModelLen: t.told.ModelLen,
 			}
 			for _, adapter := range t.told.Adapters {
-				r.Adapters = append(r.Adapters, feed.Adapter{Name: adapter.Name, Path: adapter.Path})
+				r.Adapters = append(r.Adapters, feed.Adapter(adapter))
 			}
 			for _, s := range sources {
 				r.Sources = append(r.Sources, s.Number())
 			}
+			r.Listing = listingOf(p.AdaptersRefresh != 0, t)
 			r.BlockSize, r.Problems = abouts(sources, offered)
 			replicas = append(replicas, r)
 		}
@@ -98,6 +99,18 @@ func (a *announcer) replicas() []feed.Replica {
 type tale struct {
 	engine *pool.Endpoint
 	told   pool.Told
+	known  bool // it has said it
+}
+
+// listingOf says whether routers need not ask an engine what it serves: the node asks, and has an answer or may still get one.
+func listingOf(asked bool, t tale) feed.Listing {
+	switch {
+	case t.known:
+		return feed.ListingTold
+	case asked && !t.engine.Unanswered():
+		return feed.ListingAwaited
+	}
+	return feed.ListingNone
 }
 
 // served are the names of the base weights: those of the configuration, then others that the engine tells.

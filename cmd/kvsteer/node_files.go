@@ -19,15 +19,6 @@ import (
 	"github.com/kvsteer/kvsteer/internal/feed"
 )
 
-// tokenizerFiles are the files of a model's folder that say how prompts become tokens, by the names that Hugging Face gives them. Nothing else of the folder
-// is offered.
-func tokenizerFiles() []string {
-	return []string{
-		"added_tokens.json", "chat_template.jinja", "chat_template.json", "config.json", "generation_config.json", "merges.txt", "special_tokens_map.json", "tokenizer.json",
-		"tokenizer.model", "tokenizer_config.json", "vocab.json",
-	}
-}
-
 // filesEvery is how often offered files are looked at.
 const filesEvery = 30 * time.Second
 
@@ -118,7 +109,7 @@ func (m *modelFiles) run(ctx context.Context) error {
 func (m *modelFiles) look(dirs map[string]config.Tokenizer, before map[string][]offered) map[string][]offered {
 	pools := map[string][]offered{}
 	for pool, t := range dirs {
-		for _, name := range tokenizerFiles() {
+		for _, name := range config.TokenizerFiles() {
 			path := filepath.Join(t.Dir, name)
 			info, err := os.Stat(path)
 			if errors.Is(err, fs.ErrNotExist) {

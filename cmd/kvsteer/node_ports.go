@@ -23,11 +23,24 @@ func pickPorts(cfg *config.Node, check func(engine string) bool) (ports.Picked, 
 	if cfg.StateDir == "" {
 		return ports.Picked{}, errors.New("events.listen: auto needs state_dir, and there was none when the node started")
 	}
-	picked, err := ports.New(ports.Options{Dir: cfg.StateDir, First: cfg.Ports[0], Last: cfg.Ports[1], Taken: takenPorts(cfg)}).Pick(wants)
+	picked, err := portBook(cfg).Pick(wants)
 	if err != nil {
 		return ports.Picked{}, fmt.Errorf("ports of engines: %w", err)
 	}
 	return picked, nil
+}
+
+// keptPorts are those of the engines that have some, and nothing is picked.
+func keptPorts(cfg *config.Node) (map[string]ports.Ports, error) {
+	wants := portWants(cfg, func(string) bool { return false })
+	if len(wants) == 0 {
+		return nil, nil
+	}
+	return portBook(cfg).Kept(wants)
+}
+
+func portBook(cfg *config.Node) *ports.Book {
+	return ports.New(ports.Options{Dir: cfg.StateDir, First: cfg.Ports[0], Last: cfg.Ports[1], Taken: takenPorts(cfg)})
 }
 
 func portWants(cfg *config.Node, check func(engine string) bool) []ports.Want {
@@ -70,20 +83,7 @@ func takenPorts(cfg *config.Node) map[uint16]bool {
 // eventsOf is where an engine's events come from, with the ports that were picked for it.
 func eventsOf(e config.Engine, picked ports.Picked) config.Events {
 	at := picked.Of[e.Local()]
-	return config.Events{
-		Listen: chosen(e.Events.Listen, at.Events), Dial: e.Events.Dial, Replay: chosen(e.Events.Replay, at.Replay), Topic: e.Events.Topic, Ranks: e.Events.Ranks,
-	}
-}
-
-// chosen is an address of events without the words that stand for one.
-func chosen(address string, port uint16) string {
-	switch address {
-	case config.Auto:
-		return fmt.Sprintf("tcp://127.0.0.1:%d", port)
-	case config.None:
-		return ""
-	}
-	return address
+	return e.Events.At(at.Events, at.Replay)
 }
 
 // tellPicked says what became of ports other than what was to be expected.

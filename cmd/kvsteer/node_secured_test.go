@@ -40,6 +40,7 @@ func (f *servedFleet) Sink(string, string, int) (feed.Sink, error) {
 func (f *servedFleet) Load(string, []feed.Load)       {}
 func (f *servedFleet) Charge(string, feed.Charge)     {}
 func (f *servedFleet) Release(string, string, uint64) {}
+func (f *servedFleet) Silent(string)                  {}
 func (f *servedFleet) Gone(string)                    {}
 func (f *servedFleet) Record(feed.Record)             {}
 

@@ -115,7 +115,7 @@ func eventsByAddress(p *config.NodePool, local string, announced *string) config
 
 // about fills in what is known of an engine's events.
 func (n *nodeService) about(s *engineState, p *config.NodePool, given config.EngineEvents, listen, replay uint16) {
-	events := config.Events{Listen: chosen(given.Listen, listen), Dial: given.Dial, Replay: chosen(given.Replay, replay), Ranks: given.Ranks}
+	events := given.At(listen, replay)
 	sources, offered, _ := n.home.of(engineName{p.Name, s.Address}, given.Ranks)
 	var all []*nodeSource
 	for rank, source := range sources {

@@ -287,11 +287,15 @@ func readKeys(files []keyFile) (map[string]string, error) {
 
 func poolConfigs(cfg *config.Config, keys map[string]string) []pool.Config {
 	pools := make([]pool.Config, len(cfg.Pools))
+	var after time.Duration
+	if len(cfg.Nodes) > 0 {
+		after = cfg.Feed.StaleAfter.Std() // until then a node may be about to tell
+	}
 	for i, p := range cfg.Pools {
 		pools[i] = pool.Config{
 			Name: p.Name, Models: p.Models, Adapters: p.Adapters, MaxModelLen: p.MaxModelLen, PrefillRate: float64(p.PrefillRate),
 			Mode: p.Mode, Unsteered: 100 - p.Percent, CacheTokens: p.Approximate.CacheTokens, CacheLifetime: p.Approximate.Lifetime.Std(),
-			AdaptersRefresh: p.AdaptersRefresh.Std(), APIKey: keys[p.Name], SaltHeader: p.SaltHeader,
+			AdaptersRefresh: p.AdaptersRefresh.Std(), AdaptersAfter: after, APIKey: keys[p.Name], SaltHeader: p.SaltHeader,
 			Match: pool.Match{Host: p.Match.Host, PathPrefix: p.Match.PathPrefix, HeaderName: p.Match.Header.Name, HeaderValue: p.Match.Header.Value},
 		}
 		pools[i].PinRank = p.PinRank

@@ -50,7 +50,7 @@ func Load(path string) (*Config, error) {
 		return nil, err
 	}
 	if OfNode(data) {
-		return nil, Problem{File: path, Text: "this is the file of a node, whose pools have engines: kvsteer node and kvsteer engine-args take it"}
+		return nil, Problem{File: path, Text: "this is the file of a node, whose pools have engines: kvsteer node, kvsteer engine-args and kvsteer doctor take it"}
 	}
 	return Parse(path, data)
 }

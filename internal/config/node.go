@@ -65,7 +65,7 @@ type NodePool struct {
 	Name            string      `yaml:"name" doc:"Name of the pool, the same as in the routers' configuration: blocks are named by it."`
 	Models          []string    `yaml:"models" doc:"Served names of the base model. At least one; a name belongs to one pool."`
 	Engine          string      `yaml:"engine" default:"vllm" doc:"What the engines are: vllm or sglang."`
-	AdaptersRefresh Duration    `yaml:"adapters_refresh" default:"30s" doc:"Time between two GET /v1/models of an engine, which tell routers of its adapters. It is asked also when it comes back. Range: 1s to 1h, or 0s (off)."`
+	AdaptersRefresh Duration    `yaml:"adapters_refresh" default:"30s" doc:"Time between two GET /v1/models of an engine, which tell routers of its adapters, so that they need not ask. It is asked also when it comes back. Range: 1s to 1h, or 0s (off: routers ask)."`
 	APIKeyFile      string      `yaml:"api_key_file" doc:"File with the key for the engines' /v1/models, sent as Authorization: Bearer."`
 	HashSeed        string      `yaml:"hash_seed" doc:"PYTHONHASHSEED of the pool's engines, the same for all, as a text; empty = 0, which is what kvsteer engine-args gives them. With it the blocks that engines hold can be recognised again after a loss of events. At most 256 bytes."`
 	Tiers           NodeTiers   `yaml:"tiers"`
@@ -114,6 +114,29 @@ func (e Engine) Local() string {
 		return "127.0.0.1" + e.Address
 	}
 	return e.Address
+}
+
+// At is the event source with the ports that stand for auto; a port that is 0 leaves the word.
+func (e EngineEvents) At(events, replay uint16) Events {
+	chosen := func(address string, port uint16) string {
+		switch {
+		case address == Auto && port != 0:
+			return fmt.Sprintf("tcp://127.0.0.1:%d", port)
+		case address == None:
+			return ""
+		}
+		return address
+	}
+	return Events{Listen: chosen(e.Listen, events), Dial: e.Dial, Replay: chosen(e.Replay, replay), Topic: e.Topic, Ranks: e.Ranks}
+}
+
+// TokenizerFiles are the files of a model's folder that say how prompts become tokens, by the names that Hugging Face gives them. Nothing else of
+// Tokenizer.Dir is offered.
+func TokenizerFiles() []string {
+	return []string{
+		"added_tokens.json", "chat_template.jinja", "chat_template.json", "config.json", "generation_config.json", "merges.txt", "special_tokens_map.json", "tokenizer.json",
+		"tokenizer.model", "tokenizer_config.json", "vocab.json",
+	}
 }
 
 // EngineCount is the number of engines of all pools.

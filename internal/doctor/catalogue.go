@@ -75,6 +75,7 @@ const (
 	Speculates        Code = "KV320"
 	MirrorDamaged     Code = "KV321"
 	SavesFailing      Code = "KV322"
+	MirrorFull        Code = "KV323"
 
 	EnvoySilent        Code = "KV401"
 	EnvoyOld           Code = "KV402"
@@ -119,6 +120,13 @@ const (
 	SeveralRouters  Code = "KV605"
 	PoolEmpty       Code = "KV606"
 	NameEmpty       Code = "KV607"
+	NodeSilent      Code = "KV608"
+	NodeUnready     Code = "KV609"
+	NodeUnwatched   Code = "KV610"
+	LoadUnknown     Code = "KV611"
+	FilesNotOffered Code = "KV612"
+	PortsUnknown    Code = "KV613"
+	PortTaken       Code = "KV614"
 )
 
 // Entry is what a code means.
@@ -134,11 +142,11 @@ func Catalogue() []Entry {
 	return []Entry{
 		{NoEventSources, Info, "no endpoint of the pool has an event source, so its prompts are matched by their text only", "fine for a trial; add events to match exactly"},
 		{NotSteering, Info, "the pool's mode or percent leaves some or all of its requests unsteered", "set mode: on and percent: 100 when the trial is over"},
-		{ClearText, Warning, "prompts or the admin token travel off loopback in clear text", "switch tls on and remove insecure: true"},
-		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor, or does not hold what it should", "create or mend it, or run the doctor as the router's user"},
+		{ClearText, Warning, "prompts, tokens or what engines hold travel off loopback in clear text", "switch tls on and remove insecure: true"},
+		{FileUnreadable, Error, "a file that the configuration names cannot be read by who runs the doctor, or does not hold what it should", "create or mend it, or run the doctor as the user of the router or node"},
 		{Draining, Info, "the endpoint gets no new requests, because the configuration or an admin call drains it", "undrain it when the work on it is done"},
-		{StateUnused, Warning, "state_dir is set, and no saved mirror can ever be taken up again: only a replay shows that the engine is the same process", "give the endpoints events.replay, or take state_dir away"},
-		{StateUnwritable, Error, "state_dir is no folder, or none that who runs the doctor can write to", "mend its rights, or run the doctor as the router's user"},
+		{StateUnused, Warning, "state_dir is set, and no saved mirror can ever be taken up again: only a replay shows that the engine is the same process", "give the engines events.replay, or take state_dir away"},
+		{StateUnwritable, Error, "state_dir is no folder, or none that who runs the doctor can write to", "mend its rights, or run the doctor as the user of the router or node"},
 
 		{EngineSilent, Error, "the engine does not answer GET /health", "start it, or correct the endpoint's address"},
 		{NameDiffers, Error, "the engine does not serve a name that its pool lists", "make models and adapters equal to the engine's served names"},
@@ -156,19 +164,19 @@ func Catalogue() []Entry {
 		{ProbeFailed, Error, "the engine failed the completion of one token that --probe sent", "read the engine's log"},
 
 		{EndpointNoEvents, Warning, "the endpoint has no event source while others of its pool have one", "add events to the endpoint"},
-		{EventsUnconnected, Error, "the router has no connection for the endpoint's events", "compare the engine's arguments with what kvsteer engine-args prints"},
-		{EventsAbsent, Error, "requests were placed, and no event came from any endpoint of the pool", "start the engines as kvsteer engine-args prints"},
+		{EventsUnconnected, Error, "the router, or the node, has no connection for the engine's events", "compare the engine's arguments with what kvsteer engine-args prints"},
+		{EventsAbsent, Error, "prompts were computed, and no event came from any engine of the pool", "start the engines as kvsteer engine-args prints"},
 		{EventsOpen, Warning, "an event port is open beyond loopback: it tells the token ids of every prompt to whoever connects", "close the port to all but the router, or use events.listen on one host"},
 		{EventsOff, Error, "the engine says that it publishes no KV cache events", "start it as kvsteer engine-args prints"},
-		{EventsElsewhere, Error, "the engine publishes its events where the router does not look for them", "start it as kvsteer engine-args prints, or change events"},
+		{EventsElsewhere, Error, "the engine publishes its events where the router or the node does not look for them", "start it as kvsteer engine-args prints, or change events"},
 		{NoTokenIDs, Error, "the engine's events carry no token ids that can be matched", "publish from the engine's own cache"},
 		{BlocksPartly, Warning, "the engine's blocks are known in part only", "see problems of an endpoint in docs/metrics.md"},
 		{EventsUnreadable, Warning, "events came that could not be read", "compare the engine's release with the supported ones"},
 		{SeveralRanks, Warning, "the engine has another number of data-parallel ranks than the configuration says, and is not matched", "set events.ranks to it"},
 		{SecondEngine, Warning, "a second engine connects to an event port and is refused", "give each engine a port of its own"},
-		{NoReplay, Info, "events that are missed cannot be had again: after a lost connection and a restart of the router the caches are learned anew", "start the engines with a replay_endpoint, as kvsteer engine-args prints, and set events.replay"},
+		{NoReplay, Info, "events that are missed cannot be had again: after a lost connection and a restart of the router or node the caches are learned anew", "start the engines with a replay_endpoint, as kvsteer engine-args prints, and set events.replay"},
 		{ReplayElsewhere, Warning, "the engine has no replay socket, or another one than events.replay names", "start the engine as kvsteer engine-args prints, or change events.replay"},
-		{ReplayFailing, Warning, "replays of missed events fail", "see that the router reaches the engine's replay socket; outcomes are in docs/metrics.md"},
+		{ReplayFailing, Warning, "replays of missed events fail", "see that the router or node reaches the engine's replay socket; outcomes are in docs/metrics.md"},
 		{ReplayHoles, Info, "the engine loses batches in the middle of long replays, as vLLM up to 0.32 does; they are asked for again", "nothing, unless KV316 is found too"},
 		{EventsLost, Warning, "events were lost for good, so what was known of the engine's cache was forgotten", "set events.replay; if it is set, raise buffer_steps of the engine and see docs/operations.md#kvsteereventslost"},
 		{Healing, Info, "blocks whose events were not seen are recognised by the prompts that are routed: the engine ran before the router followed it, or events were lost", "nothing; with events.replay there is less to recognise"},
@@ -177,6 +185,7 @@ func Catalogue() []Entry {
 		{Speculates, Error, "the engine speculates with a draft model, and its block hashes cover tokens after their blocks: they cannot be matched", "switch that speculation off, or leave events out: the endpoint is then matched by text"},
 		{MirrorDamaged, Warning, "a saved mirror could not be read, or was not what had been written, and was set aside", "look at the disk of state_dir"},
 		{SavesFailing, Warning, "the mirror of the engine's cache could not be saved", "look at the space and the rights of state_dir"},
+		{MirrorFull, Warning, "the engine holds more blocks than are kept of it: those that were used longest ago are not matched", "raise the node's max_blocks, or live with it: docs/operations.md#a-full-mirror"},
 
 		{EnvoySilent, Error, "Envoy's admin listener does not answer, or not as Envoy does", "start Envoy, or name its admin listener with --envoy-admin"},
 		{EnvoyOld, Error, "an Envoy release that is not supported", "run Envoy 1.40, or at least 1.37"},
@@ -205,14 +214,14 @@ func Catalogue() []Entry {
 		{RouterUnready, Error, "the router is not ready", "see what it misses"},
 		{IndexDiffers, Error, "a checked match was wrong, and the index walks every block since", "report it, and restart the router"},
 		{IndexFull, Warning, "blocks do not fit into the index: their endpoints are not matched", "raise index.max_blocks"},
-		{OtherConfig, Warning, "the router runs with other endpoints than the configuration names", "reload the router"},
-		{EndpointDown, Warning, "the router takes an endpoint that answers for down", "see that the router can reach it"},
+		{OtherConfig, Warning, "the router, or the node, runs with other endpoints than the configuration names", "reload it"},
+		{EndpointDown, Warning, "the router, or the node, takes an endpoint that answers for down", "see that it can reach the endpoint"},
 		{TokenizeFailing, Warning, "many calls of /tokenize fail or are too slow", "see the engines' load, tokenize.timeout and api_key_file"},
 		{RouterPanics, Error, "the router recovered from panics, or chose addresses that are none", "report it with the router's log"},
 		{ModelsUnknown, Warning, "many requests ask for a model that no pool lists", "compare models and adapters with what clients ask for"},
-		{ReloadRefused, Error, "the router refused a changed configuration and goes on with the one before", "kvsteer serve --check says what is wrong with it"},
+		{ReloadRefused, Error, "the router, or the node, refused a changed configuration and goes on with the one before", "kvsteer serve --check, or kvsteer node --check, says what is wrong with it"},
 		{ChoiceNotObeyed, Warning, "many requests ran at another endpoint than the one that was chosen", "see Envoy's connections to the engines, and whether something else routes there"},
-		{RefreshFailing, Warning, "the engine does not tell the router which models and adapters it serves", "let the router reach /v1/models on every engine, with the key of api_key_file"},
+		{RefreshFailing, Warning, "the engine does not tell the router, or the node, which models and adapters it serves", "let it reach /v1/models on every engine, with the key of api_key_file"},
 
 		{NodeUnreachable, Error, "the router is not connected with a node: what its engines hold is not known, and they are routed by load", "see that kvsteer node runs there, that the router reaches its listener, and that feed.tls and feed.token_file fit"},
 		{NodeStale, Warning, "a node is connected, and some of its blocks are not matched because they were not heard of for too long", "see the node's load and the network between them; docs/operations.md#kvsteernodestale"},
@@ -221,6 +230,13 @@ func Catalogue() []Entry {
 		{SeveralRouters, Warning, "there may be more than one router, and an engine that connects for its events feeds exactly one", "let a node listen for the engines' events, and give each router nodes"},
 		{PoolEmpty, Error, "the pool's endpoints come from DNS or nodes, and there is none", "see the findings about nodes and DNS, and the pool's name in the nodes' configuration"},
 		{NameEmpty, Warning, "a DNS name has no address, or DNS does not answer for it", "look the name up on the router's host"},
+		{NodeSilent, Error, "the node's admin listener does not answer, or not to the doctor", "start the node, or name its admin listener with --admin and its token with --token-file"},
+		{NodeUnready, Error, "the node is not ready", "see what it misses"},
+		{NodeUnwatched, Warning, "no router watches the node: what it knows is of no use", "list the node under nodes in the configuration of each router; KV601 on a router's side says what is in the way"},
+		{LoadUnknown, Warning, "the node cannot read the engine's metrics, so routers are not told how busy it is", "let the engine serve /metrics (SGLang needs --enable-metrics), and see pools[].engine and scrape"},
+		{FilesNotOffered, Warning, "files of a tokenizer that the node is to offer are not there, or cannot be offered", "see tokenizer.dir, the rights on its files and tokenizer.max_size"},
+		{PortsUnknown, Warning, "no ports are kept for an engine with events.listen: auto, so it cannot have been started with them", "start the node, or run kvsteer engine-args, and start the engine as that prints"},
+		{PortTaken, Error, "another process listens where the node is to, and the node does not run", "end that process, or give the node another port"},
 	}
 }
 

@@ -24,7 +24,7 @@ func (f *facts) examineConfig(c *collector) {
 			c.found(NoEventSources, "pool "+p.Name, "none of its %s has an event source", plural(len(p.Endpoints)+len(f.found(p)), "endpoint"))
 		} else if sources(p) > 0 {
 			for _, e := range p.Endpoints {
-				if node, _ := f.node(p, e.Address); e.Events.None() && node == "" {
+				if node, _ := f.teller(p, e.Address); e.Events.None() && node == "" {
 					c.found(EndpointNoEvents, "engine "+e.Address, "no events are configured for it, and for %d of pool %s they are", sources(p), p.Name)
 				}
 			}

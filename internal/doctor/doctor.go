@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvsteer/kvsteer/internal/config"
+	"github.com/kvsteer/kvsteer/internal/ports"
 )
 
 const (
@@ -19,20 +20,27 @@ const (
 	maxParallel    = 16 // engines asked at the same time
 )
 
-// Options says where to look. The zero value of every field but Config is a working default.
+// Options says where to look. The zero value of every field but Config and Node, of which one is needed, is a working default.
 type Options struct {
-	Config *config.Config // as package config accepted it
+	Config *config.Config // of a router, as package config accepted it
+	Node   *config.Node   // of a node
 
-	// Router and Envoy are the URLs of the admin listeners, such as http://127.0.0.1:9003; a source that is "" is not looked at.
-	Router string
-	Envoy  string
+	// Kept are the ports of engines with events.listen: auto, by their addresses for the node, and KeptErr why they could not be read. A node that answers
+	// knows better.
+	Kept    map[string]ports.Ports
+	KeptErr error
 
-	// TokenFile holds the router's admin token, CAFile the authorities of its admin certificate. Both default to what the
-	// configuration names.
+	// Admin and Envoy are the URLs of the admin listeners, such as http://127.0.0.1:9003: that of the router or node, and Envoy's. A source that is ""
+	// is not looked at; with Node Envoy never is.
+	Admin string
+	Envoy string
+
+	// TokenFile holds the token of the router or node, CAFile the authorities of its admin certificate. Both default to what the configuration
+	// names.
 	TokenFile string
 	CAFile    string
 
-	// CertFile and KeyFile are a client certificate for the router's admin listener, where it wants one.
+	// CertFile and KeyFile are a client certificate for that admin listener, where it wants one.
 	CertFile, KeyFile string
 
 	Probe   bool          // send each engine one completion of one token
@@ -53,8 +61,11 @@ type Doctor struct {
 
 // New returns a Doctor. It opens no connection.
 func New(o Options) (*Doctor, error) {
-	if o.Config == nil {
-		return nil, errors.New("doctor: a configuration is needed")
+	if (o.Config == nil) == (o.Node == nil) {
+		return nil, errors.New("doctor: a configuration is needed, of a router or of a node")
+	}
+	if o.Node != nil {
+		o.Config = siteOf(o.Node, nil)
 	}
 	known := Catalogue()
 	for _, c := range o.Ignore {
@@ -83,8 +94,10 @@ func New(o Options) (*Doctor, error) {
 // facts are everything that was read.
 type facts struct {
 	cfg     *config.Config
+	node    *config.Node  // of which cfg is a picture; nil: cfg is a router's
 	engines []engineFacts // of all pools, in the configuration's order
-	router  routerFacts
+	router  routerFacts   // of the node, where there is one
+	own     nodeFacts
 	envoy   envoyFacts
 	ports   openPorts
 }
@@ -92,15 +105,13 @@ type facts struct {
 // Run looks once. Its error is that of ctx; whatever else goes wrong is a finding.
 func (d *Doctor) Run(ctx context.Context) (*Report, error) {
 	defer d.clients.close()
-	f := facts{cfg: d.opt.Config}
+	f := facts{cfg: d.opt.Config, node: d.opt.Node}
 	var c collector
 	keys := d.files(&c)
-	for i := range f.cfg.Pools {
-		p := &f.cfg.Pools[i]
-		for j := range p.Endpoints {
-			f.engines = append(f.engines, engineFacts{pool: p, endpoint: &p.Endpoints[j], key: keys[p.Name]})
-		}
+	if f.node != nil {
+		return d.runNode(ctx, f, &c, keys)
 	}
+	f.list(keys)
 	var wg sync.WaitGroup
 	wg.Go(func() { f.router = d.readRouter(ctx) })
 	wg.Go(func() { f.envoy = d.readEnvoy(ctx) })
@@ -121,6 +132,24 @@ func (d *Doctor) Run(ctx context.Context) (*Report, error) {
 	}
 	f.examine(&c)
 	return c.report(d.opt.Ignore), nil
+}
+
+// list enters the engines of the configuration.
+func (f *facts) list(keys map[string]string) {
+	for i := range f.cfg.Pools {
+		p := &f.cfg.Pools[i]
+		for j := range p.Endpoints {
+			f.engines = append(f.engines, engineFacts{pool: p, endpoint: &p.Endpoints[j], key: keys[p.Name]})
+		}
+	}
+}
+
+// self is who follows the engines by the configuration.
+func (f *facts) self() string {
+	if f.node != nil {
+		return "node"
+	}
+	return "router"
 }
 
 // readEngines asks some engines, several at a time.

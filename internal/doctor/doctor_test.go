@@ -44,7 +44,7 @@ func TestNew(t *testing.T) {
 // TestSourcesLeftOut holds that what was not to be looked at is no finding.
 func TestSourcesLeftOut(t *testing.T) {
 	w := newWorld(t, "envoy-1.40.0")
-	w.opt.Router, w.opt.Envoy, w.opt.Probe = "", "", false
+	w.opt.Admin, w.opt.Envoy, w.opt.Probe = "", "", false
 	r := w.run()
 	if len(r.Findings) > 0 {
 		t.Errorf("findings %+v", r.Findings)
@@ -179,7 +179,7 @@ func TestEnginesTLS(t *testing.T) {
 	for name, want := range map[string][]Code{"example.com": nil, "other.test": {EngineSilent}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "envoy-1.40.0")
-			w.opt.Router, w.opt.Envoy = "", ""
+			w.opt.Admin, w.opt.Envoy = "", ""
 			cert, _ := w.secure()
 			w.configure("pools:", "engines: {tls: {server_name: "+name+", ca_file: "+cert+"}}\npools:")
 			if got := codes(w.run()); !slices.Equal(got, want) {
@@ -198,7 +198,7 @@ func TestRouterTLS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, "envoy-1.40.0")
 			w.down[engine1], w.down[engine2] = true, true
-			w.opt.Envoy, w.opt.Router = "", "https://"+routerAddr
+			w.opt.Envoy, w.opt.Admin = "", "https://"+routerAddr
 			cert, key := w.secure()
 			switch {
 			case tt.ca:

@@ -45,11 +45,12 @@ func binds(endpoint string) bool {
 // port is the number after the last colon.
 func port(endpoint string) string { return endpoint[strings.LastIndexByte(endpoint, ':')+1:] }
 
-// examineEvents judges what engines, router and this host say of events.
+// examineEvents judges what engines, the router or node, and this host say of events.
 func (f *facts) examineEvents(c *collector) {
 	for i := range f.engines {
 		e := &f.engines[i]
 		connected := f.examineConnection(c, e)
+		f.examineProblems(c, e)
 		f.examineSources(c, e, connected)
 		f.examineOpen(c, e)
 		f.examineRepair(c, e)
@@ -60,7 +61,7 @@ func (f *facts) examineEvents(c *collector) {
 	}
 }
 
-// examineConnection judges the router's side of one endpoint's events, and returns whether it is connected.
+// examineConnection judges our side of one endpoint's events, and returns whether it is connected.
 func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool) {
 	if e.endpoint.Events.None() || f.router.metrics == nil {
 		return false
@@ -68,15 +69,28 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 	of := []string{"pool", e.pool.Name, "endpoint", e.endpoint.Address}
 	value, known := f.router.metrics.sum("kvsteer_subscriber_connected", of...)
 	switch connected = value >= float64(max(1, e.endpoint.Events.Ranks)); {
-	case !known, connected: // a source that the router does not know is found with the router
+	case !known, connected: // a source that is not known there is found with the router or node
 	case !e.up(): // found with the engine
 	case e.endpoint.Events.Listen != "":
 		c.found(EventsUnconnected, e.subject(), "the engine does not connect to %s%s", e.endpoint.Events.Listen, ofRanks(e.endpoint.Events.Ranks, value))
 	default:
-		c.found(EventsUnconnected, e.subject(), "the router cannot connect to %s%s", e.endpoint.Events.Dial, ofRanks(e.endpoint.Events.Ranks, value))
+		c.found(EventsUnconnected, e.subject(), "the %s cannot connect to %s%s", f.self(), e.endpoint.Events.Dial, ofRanks(e.endpoint.Events.Ranks, value))
 	}
+	malformed, _ := f.router.metrics.sum("kvsteer_subscriber_events_total", append(of, "type", "malformed")...)
+	unreadable, _ := f.router.metrics.sum("kvsteer_subscriber_resets_total", append(of, "cause", "unreadable")...)
+	if malformed+unreadable > 0 {
+		c.found(EventsUnreadable, e.subject(), "%.0f events and %.0f batches since the %s's start", malformed, unreadable, f.self())
+	}
+	if second, _ := f.router.metrics.sum("kvsteer_subscriber_refused_connections_total", append(of, "reason", "second_peer")...); second > 0 && e.endpoint.Events.Listen != "" {
+		c.found(SecondEngine, e.subject(), "%.0f connections to %s were refused while its engine was connected", second, e.endpoint.Events.Listen)
+	}
+	return connected
+}
+
+// examineProblems judges what the router or node calls a problem of an endpoint, whoever follows its events.
+func (f *facts) examineProblems(c *collector, e *engineFacts) {
 	for _, name := range []string{"kvsteer_subscriber_problem", "kvsteer_router_endpoint_problem"} {
-		for _, s := range f.router.metrics.named(name, of...) {
+		for _, s := range f.router.metrics.named(name, e.series()...) {
 			if s.value == 0 {
 				continue
 			}
@@ -87,23 +101,24 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 				if e.pageSize() != "1" { // else found with the engine
 					c.found(PageSizeOne, e.subject(), "problem %s", problem)
 				}
-			case "ranks_mismatch": // found with the engine, which says how many it has
+			case "ranks_mismatch":
+				if e.endpoint.Events.None() { // else found with the engine, which says how many it has
+					c.found(SeveralRanks, e.subject(), "problem %s, which its node tells", problem)
+				}
 			case "bigram", "lookahead":
 				c.found(Speculates, e.subject(), "problem %s", problem)
+			case "mirror_full":
+				if e.endpoint.Events.None() {
+					c.found(MirrorFull, e.subject(), "problem %s, which its node tells", problem)
+				} else {
+					withdrawn, _ := f.router.metrics.sum("kvsteer_subscriber_withdrawn_blocks_total", e.series()...)
+					c.found(MirrorFull, e.subject(), "problem %s: %.0f blocks were withdrawn since the %s's start", problem, withdrawn, f.self())
+				}
 			default:
 				c.found(BlocksPartly, e.subject(), "problem %s", problem)
 			}
 		}
 	}
-	malformed, _ := f.router.metrics.sum("kvsteer_subscriber_events_total", append(of, "type", "malformed")...)
-	unreadable, _ := f.router.metrics.sum("kvsteer_subscriber_resets_total", append(of, "cause", "unreadable")...)
-	if malformed+unreadable > 0 {
-		c.found(EventsUnreadable, e.subject(), "%.0f events and %.0f batches since the router's start", malformed, unreadable)
-	}
-	if second, _ := f.router.metrics.sum("kvsteer_subscriber_refused_connections_total", append(of, "reason", "second_peer")...); second > 0 && e.endpoint.Events.Listen != "" {
-		c.found(SecondEngine, e.subject(), "%.0f connections to %s were refused while its engine was connected", second, e.endpoint.Events.Listen)
-	}
-	return connected
 }
 
 // ofRanks adds how many of an endpoint's ranks are connected, where it has several.
@@ -138,25 +153,25 @@ func (f *facts) examineSources(c *collector, e *engineFacts, connected bool) {
 	if !strings.HasPrefix(first.topic, events.Topic) {
 		c.found(EventsElsewhere, e.subject(), "its topic is %q, and events.topic is %q", first.topic, events.Topic)
 	}
-	if connected || f.router.metrics == nil { // ports and directions may differ on the way, as between containers
+	if connected || f.router.metrics == nil || events.Listen == config.Auto { // ports and directions may differ on the way, as between containers
 		return
 	}
 	switch want := events.Listen + events.Dial; {
 	case events.Listen != "" && binds(first.endpoint):
-		c.found(EventsElsewhere, e.subject(), "it binds %s, and the router waits for it at %s", first.endpoint, events.Listen)
+		c.found(EventsElsewhere, e.subject(), "it binds %s, and the %s waits for it at %s", first.endpoint, f.self(), events.Listen)
 	case events.Dial != "" && !binds(first.endpoint):
-		c.found(EventsElsewhere, e.subject(), "it connects to %s (only an address with * is bound), and the router dials %s", first.endpoint, events.Dial)
+		c.found(EventsElsewhere, e.subject(), "it connects to %s (only an address with * is bound), and the %s dials %s", first.endpoint, f.self(), events.Dial)
 	case port(first.endpoint) != port(want):
-		c.found(EventsElsewhere, e.subject(), "its events are at port %s, and the router looks at %s", port(first.endpoint), want)
+		c.found(EventsElsewhere, e.subject(), "its events are at port %s, and the %s looks at %s", port(first.endpoint), f.self(), want)
 	}
 }
 
-// examineOpen looks for event ports that others than the router reach.
+// examineOpen looks for event ports that others reach than who follows the engine.
 func (f *facts) examineOpen(c *collector, e *engineFacts) {
 	var why []string
 	if dial := strings.TrimPrefix(e.endpoint.Events.Dial, "tcp://"); dial != "" {
 		if beyondLoopback(dial) {
-			why = append(why, "the router dials "+dial+", which other hosts may reach too")
+			why = append(why, "the "+f.self()+" dials "+dial+", which other hosts may reach too")
 		}
 		if at, err := netip.ParseAddrPort(dial); err == nil {
 			for _, l := range f.ports.exposed(at) {
@@ -184,8 +199,11 @@ func (f *facts) examineOpen(c *collector, e *engineFacts) {
 	}
 }
 
-// manyDecisions is a number of decisions that does not come without one prompt that fills a block.
-const manyDecisions = 20
+// Numbers of decisions, and of prompt tokens that engines looked up, that do not come without one prompt that fills a block.
+const (
+	manyDecisions = 20
+	manyTokens    = 10_000
+)
 
 // examineSilence finds a pool whose engines compute prompts and publish nothing of them.
 func (f *facts) examineSilence(c *collector, p *config.Pool) {
@@ -196,6 +214,9 @@ func (f *facts) examineSilence(c *collector, p *config.Pool) {
 	batches, known := m.sum("kvsteer_subscriber_batches_total", "pool", p.Name)
 	if !known || batches > 0 {
 		return
+	}
+	if queried, _ := m.sum("kvsteer_scrape_prefix_query_tokens_total", "pool", p.Name); queried >= manyTokens {
+		c.found(EventsAbsent, "pool "+p.Name, "its engines looked up %.0f tokens of prompts, and not one batch of events came", queried)
 	}
 	decisions, _ := m.sum("kvsteer_router_decisions_total", "pool", p.Name)
 	for _, without := range []string{"short", "off"} { // such requests give no event, or are not known

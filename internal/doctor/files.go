@@ -34,17 +34,26 @@ func (d *Doctor) files(c *collector) map[string]string {
 		}
 		return nil
 	}
+	line := func(text []byte) error {
+		if line := strings.TrimSpace(string(text)); line == "" || strings.ContainsAny(line, "\r\n\x00") {
+			return errors.New("it does not hold one line of text")
+		}
+		return nil
+	}
 	for i, p := range cfg.Pools {
 		look(fmt.Sprintf("pools[%d].api_key_file", i), p.APIKeyFile, func(text []byte) error {
-			key := strings.TrimSpace(string(text))
-			if key == "" || strings.ContainsAny(key, "\r\n\x00") {
-				return errors.New("it does not hold one line of text")
+			err := line(text)
+			if err == nil {
+				keys[p.Name] = strings.TrimSpace(string(text))
 			}
-			keys[p.Name] = key
-			return nil
+			return err
 		})
 	}
-	look("admin.token_file", cfg.Admin.TokenFile, nil)
+	look("admin.token_file", cfg.Admin.TokenFile, line)
+	if d.opt.Node != nil {
+		look("token_file", d.opt.Node.TokenFile, line)
+	}
+	look("feed.token_file", cfg.Feed.TokenFile, line)
 	for _, t := range []struct {
 		key string
 		tls config.ServerTLS
@@ -54,10 +63,15 @@ func (d *Doctor) files(c *collector) map[string]string {
 		look(t.key+".client_ca_file", t.tls.ClientCAFile, certs)
 		pair(c, t.key, t.tls.CertFile, t.tls.KeyFile)
 	}
-	look("engines.tls.ca_file", cfg.Engines.TLS.CAFile, certs)
-	look("engines.tls.cert_file", cfg.Engines.TLS.CertFile, certs)
-	look("engines.tls.key_file", cfg.Engines.TLS.KeyFile, nil)
-	pair(c, "engines.tls", cfg.Engines.TLS.CertFile, cfg.Engines.TLS.KeyFile)
+	for _, t := range []struct {
+		key string
+		tls config.ClientTLS
+	}{{"engines.tls", cfg.Engines.TLS}, {"feed.tls", cfg.Feed.TLS}} {
+		look(t.key+".ca_file", t.tls.CAFile, certs)
+		look(t.key+".cert_file", t.tls.CertFile, certs)
+		look(t.key+".key_file", t.tls.KeyFile, nil)
+		pair(c, t.key, t.tls.CertFile, t.tls.KeyFile)
+	}
 	return keys
 }
 

@@ -69,8 +69,8 @@ func (f *facts) found(p *config.Pool) (addresses []string) {
 	return addresses
 }
 
-// node is the node that tells of an endpoint; "" for none.
-func (f *facts) node(p *config.Pool, address string) (node string, leaving bool) {
+// teller is the node that tells of an endpoint; "" for none.
+func (f *facts) teller(p *config.Pool, address string) (node string, leaving bool) {
 	for _, known := range f.router.fleet.Pools {
 		for _, e := range known.Endpoints {
 			if known.Name == p.Name && e.Address == address {

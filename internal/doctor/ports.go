@@ -89,6 +89,13 @@ func kernelAddress(s string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(n)), ok
 }
 
+// listens reports whether somebody of this host listens at ip:port.
+func (p openPorts) listens(at netip.AddrPort) bool {
+	return slices.ContainsFunc(p.all, func(l netip.AddrPort) bool {
+		return l.Port() == at.Port() && (l.Addr().IsUnspecified() || at.Addr().IsUnspecified() || l.Addr() == at.Addr().Unmap())
+	})
+}
+
 // exposed returns the listening sockets of a port beyond loopback, when the address at is one of this host.
 func (p openPorts) exposed(at netip.AddrPort) []netip.AddrPort {
 	ip := at.Addr().Unmap()

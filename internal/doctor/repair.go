@@ -30,15 +30,15 @@ func (f *facts) examineState(c *collector) {
 	for i := range f.cfg.Pools {
 		all += replays(&f.cfg.Pools[i])
 	}
-	if all == 0 {
-		c.found(StateUnused, "config", "state_dir is set, and no endpoint has events.replay: nothing is saved")
+	if all == 0 && !f.keepsPorts() {
+		c.found(StateUnused, "config", "state_dir is set, and nothing there has events.replay: nothing is saved")
 	}
 	if err := writable(f.cfg.StateDir); err != nil {
 		c.found(StateUnwritable, "config", "state_dir: %v", err)
 	}
 }
 
-// writable looks whether the router, taken to be of the doctor's user, can keep files in a folder. One that is missing is made by the router, and
+// writable looks whether the router or node, taken to be of the doctor's user, can keep files in a folder. One that is missing is made by it, and
 // may be of another host: nothing is said of it.
 func writable(folder string) error {
 	const writeAndSearch = 2 | 1
@@ -80,9 +80,9 @@ func (f *facts) examineReplays(c *collector, p *config.Pool) {
 		if bad, good := f.replayed(e); e.up() && bad > good {
 			switch {
 			case at != "" && port(at) != port(e.endpoint.Events.Replay): // on the way, as between containers, ports may differ
-				c.found(ReplayElsewhere, e.subject(), "its replay socket is at port %s, and the router asks %s", port(at), e.endpoint.Events.Replay)
+				c.found(ReplayElsewhere, e.subject(), "its replay socket is at port %s, and the %s asks %s", port(at), f.self(), e.endpoint.Events.Replay)
 			default:
-				c.found(ReplayFailing, e.subject(), "%.0f of %.0f replays since the router's start had no answer at %s, or none that can be used", bad, bad+good, e.endpoint.Events.Replay)
+				c.found(ReplayFailing, e.subject(), "%.0f of %.0f replays since the %s's start had no answer at %s, or none that can be used", bad, bad+good, f.self(), e.endpoint.Events.Replay)
 			}
 		}
 	}
@@ -132,9 +132,9 @@ const (
 	manyOrphans = 0.25
 )
 
-// examineRepair judges what the router says of lost events of one endpoint, and how it got over them.
+// examineRepair judges what the router or node says of lost events of one endpoint, and how it got over them.
 func (f *facts) examineRepair(c *collector, e *engineFacts) {
-	m := f.router.metrics
+	m, self := f.router.metrics, f.self()
 	if m == nil || e.endpoint.Events.None() {
 		return
 	}
@@ -143,25 +143,25 @@ func (f *facts) examineRepair(c *collector, e *engineFacts) {
 		return v
 	}
 	if n := value("gaps_total", "outcome", "reset"); n > 0 {
-		c.found(EventsLost, e.subject(), "%.0f gaps since the router's start were not closed", n)
+		c.found(EventsLost, e.subject(), "%.0f gaps since the %s's start were not closed", n, self)
 	}
 	if n := value("replays_total", "outcome", "hole"); n > 0 {
-		c.found(ReplayHoles, e.subject(), "%.0f replays since the router's start lacked batches in the middle", n)
+		c.found(ReplayHoles, e.subject(), "%.0f replays since the %s's start lacked batches in the middle", n, self)
 	}
 	hash, content := value("healed_blocks_total", "means", "hash"), value("healed_blocks_total", "means", "content")
 	switch {
 	case content > hash:
-		c.found(HealingByContent, e.subject(), "%.0f blocks were recognised by their content since the router's start, and %.0f by the engine's hash; hash_seed of pool %s is %q", content, hash, e.pool.Name, e.pool.HashSeed)
+		c.found(HealingByContent, e.subject(), "%.0f blocks were recognised by their content since the %s's start, and %.0f by the engine's hash; hash_seed of pool %s is %q", content, self, hash, e.pool.Name, e.pool.HashSeed)
 	case hash > 0:
-		c.found(Healing, e.subject(), "%.0f blocks were recognised by prompts since the router's start", hash+content)
+		c.found(Healing, e.subject(), "%.0f blocks were recognised by prompts since the %s's start", hash+content, self)
 	}
 	if blocks, orphans := value("blocks"), value("orphan_blocks"); blocks >= manyBlocks && orphans > manyOrphans*blocks {
 		c.found(OrphansHigh, e.subject(), percentForm+" blocks hang on blocks that are not known", orphans, blocks)
 	}
 	if n := value("restores_total", "outcome", "damaged") + value("restores_total", "outcome", "failed"); n > 0 {
-		c.found(MirrorDamaged, e.subject(), "%s could not be used when the router began to follow the engine; its log says why", plural(int(n), "saved mirror"))
+		c.found(MirrorDamaged, e.subject(), "%s could not be used when the %s began to follow the engine; its log says why", plural(int(n), "saved mirror"), self)
 	}
 	if n := value("saves_total", "outcome", "failed"); n > 0 {
-		c.found(SavesFailing, e.subject(), "%.0f of %.0f saves failed since the router's start", n, n+value("saves_total", "outcome", "saved"))
+		c.found(SavesFailing, e.subject(), "%.0f of %.0f saves failed since the %s's start", n, n+value("saves_total", "outcome", "saved"), self)
 	}
 }

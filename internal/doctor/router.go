@@ -9,7 +9,7 @@ import (
 	"github.com/kvsteer/kvsteer/internal/config"
 )
 
-// routerFacts is what the router's admin listener says.
+// routerFacts is what the admin listener of the router, or of the node, says.
 type routerFacts struct {
 	url       string
 	page      reply
@@ -19,9 +19,9 @@ type routerFacts struct {
 	fleet     fleetFacts
 }
 
-// readRouter asks the router.
+// readRouter asks the router, or the node. The names of its metrics say which of them it is.
 func (d *Doctor) readRouter(ctx context.Context) routerFacts {
-	r := routerFacts{url: d.opt.Router}
+	r := routerFacts{url: d.opt.Admin}
 	if r.url == "" {
 		return r
 	}
@@ -31,38 +31,55 @@ func (d *Doctor) readRouter(ctx context.Context) routerFacts {
 	r.ready = d.clients.router.get(ctx, base+"/readyz", token, maxReply)
 	r.fleet = d.readFleet(ctx, base, token)
 	if r.page.ok() {
-		if p := parsePage(string(r.page.body)); p.has("kvsteer_") {
+		names := "kvsteer_router_"
+		if d.opt.Node != nil {
+			names = "kvsteer_feed_node_"
+		}
+		if p := parsePage(string(r.page.body)); p.has(names) {
 			r.metrics = p
 		}
 	}
 	return r
 }
 
-// examineRouter judges the router, events apart.
-func (f *facts) examineRouter(c *collector) {
-	r := &f.router
+// examineAdmin judges the admin listener, and what routers and nodes say in the same way. It returns whether there is more to be judged.
+func (f *facts) examineAdmin(c *collector, silent, unready Code) bool {
+	r, self := &f.router, f.self()
 	switch {
 	case r.url == "":
-		c.unknown("router", "everything", "no admin listener was named")
-		return
+		c.unknown(self, "everything", "no admin listener was named")
+		return false
 	case r.needToken:
-		c.found(RouterSilent, "router", "GET %s/metrics: status %d: it wants a token (--token-file)", r.url, r.page.status)
-		return
+		c.found(silent, self, "GET %s/metrics: status %d: it wants a token (--token-file)", r.url, r.page.status)
+		return false
 	case r.page.status == 400 && strings.HasPrefix(r.url, "http://"): // what Go's server says to clear text when it speaks TLS
-		c.found(RouterSilent, "router", "GET %s/metrics: status 400: does it speak TLS? Then its URL starts with https://", r.url)
-		return
+		c.found(silent, self, "GET %s/metrics: status 400: does it speak TLS? Then its URL starts with https://", r.url)
+		return false
 	case !r.page.ok():
-		c.found(RouterSilent, "router", "GET %s/metrics: %s", r.url, r.page.says())
-		return
+		c.found(silent, self, "GET %s/metrics: %s", r.url, r.page.says())
+		return false
 	case r.metrics == nil:
-		c.found(RouterSilent, "router", "GET %s/metrics: what answers is no kvsteer router", r.url)
-		return
+		c.found(silent, self, "GET %s/metrics: what answers is no kvsteer %s", r.url, self)
+		return false
 	}
 	if r.ready.asked && !r.ready.ok() {
 		what := strings.ReplaceAll(strings.TrimSpace(string(r.ready.body)), "\n", "; ")
-		c.found(RouterUnready, "router", "GET %s/readyz: %s: %s", r.url, r.ready.says(), what)
+		c.found(unready, self, "GET %s/readyz: %s: %s", r.url, r.ready.says(), what)
 	}
-	m := r.metrics
+	if ok, known := r.metrics.sum("kvsteer_config_last_reload_successful"); known && ok == 0 {
+		c.found(ReloadRefused, self, "the configuration that it found last was refused; its log says why")
+	}
+	f.examineEndpoints(c)
+	f.examineDrains(c)
+	return true
+}
+
+// examineRouter judges the router, events apart.
+func (f *facts) examineRouter(c *collector) {
+	if !f.examineAdmin(c, RouterSilent, RouterUnready) {
+		return
+	}
+	m := f.router.metrics
 	value := func(name string) float64 {
 		v, _ := m.sum(name)
 		return v
@@ -76,15 +93,10 @@ func (f *facts) examineRouter(c *collector) {
 	if p, i := value("kvsteer_extproc_panics_total"), value("kvsteer_extproc_invalid_endpoints_total"); p+i > 0 {
 		c.found(RouterPanics, "router", "%.0f panics and %.0f addresses that are none since its start", p, i)
 	}
-	if ok, known := m.sum("kvsteer_config_last_reload_successful"); known && ok == 0 {
-		c.found(ReloadRefused, "router", "the configuration that it found last was refused; its log says why")
-	}
-	f.examineEndpoints(c)
-	f.examineDrains(c)
 	f.examineRatios(c)
 }
 
-// examineEndpoints compares the endpoints that the router knows with those of the configuration.
+// examineEndpoints compares the endpoints that the router, or the node, knows with those of the configuration.
 func (f *facts) examineEndpoints(c *collector) {
 	const up = "kvsteer_pool_endpoint_up"
 	configured := map[string]bool{}
@@ -95,10 +107,10 @@ func (f *facts) examineEndpoints(c *collector) {
 		isUp, known := f.router.metrics.sum(up, of...)
 		switch {
 		case !known:
-			c.found(OtherConfig, "router", "it does not know the endpoint %s of pool %s", e.endpoint.Address, e.pool.Name)
+			c.found(OtherConfig, f.self(), "it does not know the endpoint %s of pool %s", e.endpoint.Address, e.pool.Name)
 			continue
 		case isUp == 0 && e.up():
-			c.found(EndpointDown, e.subject(), "GET /health answers here, and for the router it is down")
+			c.found(EndpointDown, e.subject(), "GET /health answers here, and for the %s it is down", f.self())
 		}
 		f.examineRefreshes(c, e)
 		if _, followed := f.router.metrics.sum("kvsteer_subscriber_connected", of...); followed == e.endpoint.Events.None() {
@@ -106,24 +118,24 @@ func (f *facts) examineEndpoints(c *collector) {
 			if followed {
 				state = "follows events of it"
 			}
-			c.found(OtherConfig, "router", "it %s: %s of pool %s, unlike the configuration", state, e.endpoint.Address, e.pool.Name)
+			c.found(OtherConfig, f.self(), "it %s: %s of pool %s, unlike the configuration", state, e.endpoint.Address, e.pool.Name)
 		}
 	}
 	for _, s := range f.router.metrics.named(up) {
 		dynamic := slices.ContainsFunc(f.cfg.Pools, func(p config.Pool) bool { return p.Name == s.labels["pool"] && f.cfg.Dynamic(&p) })
 		if !configured[s.labels["pool"]+" "+s.labels["endpoint"]] && !dynamic {
-			c.found(OtherConfig, "router", "it has an endpoint %s in pool %s, which the configuration lacks", s.labels["endpoint"], s.labels["pool"])
+			c.found(OtherConfig, f.self(), "it has an endpoint %s in pool %s, which the configuration lacks", s.labels["endpoint"], s.labels["pool"])
 		}
 	}
 }
 
-// examineRefreshes judges whether the engine tells the router what it serves. A question that found nobody, as at a start, is asked again.
+// examineRefreshes judges whether the engine tells what it serves. A question that found nobody, as at a start, is asked again.
 func (f *facts) examineRefreshes(c *collector, e *engineFacts) {
 	const refreshes = "kvsteer_pool_models_refreshes_total"
 	asked, _ := f.router.metrics.sum(refreshes, e.series()...)
 	good, _ := f.router.metrics.sum(refreshes, e.series("outcome", "ok")...)
 	if bad := asked - good; e.up() && bad >= 3 && bad > good {
-		c.found(RefreshFailing, e.subject(), "%.0f of the router's %.0f questions since its start failed", bad, asked)
+		c.found(RefreshFailing, e.subject(), "%.0f of the %s's %.0f questions since its start failed", bad, f.self(), asked)
 	}
 }
 
@@ -169,7 +181,7 @@ func (f *facts) examineMode(c *collector, p *config.Pool) {
 func (f *facts) examineDrains(c *collector) {
 	for _, e := range f.engines {
 		drained, _ := f.router.metrics.sum("kvsteer_pool_endpoint_draining", "pool", e.pool.Name, "endpoint", e.endpoint.Address)
-		_, leaving := f.node(e.pool, e.endpoint.Address)
+		_, leaving := f.teller(e.pool, e.endpoint.Address)
 		if drained > 0 && !e.endpoint.Drain && !leaving {
 			c.found(Draining, e.subject(), "by an admin call")
 		}

@@ -154,9 +154,12 @@ var seeds = []seed{
 	{"a key file of two lines", FileUnreadable, nil, "", func(w *world) {
 		w.configure("- name: chat", "- name: chat\n  api_key_file: "+w.file("one\ntwo\n"))
 	}},
+	{"a token of nodes that is not there", FileUnreadable, nil, "", func(w *world) {
+		w.configure("pools:", "feed: {token_file: "+filepath.Join(w.t.TempDir(), "token")+"}\npools:")
+	}},
 	{"a certificate that is none", FileUnreadable, nil, "", func(w *world) {
 		w.configure("pools:", "engines: {tls: {server_name: e.test, ca_file: "+w.file("none")+"}}\npools:")
-		w.opt.Router, w.opt.Envoy = "", ""
+		w.opt.Admin, w.opt.Envoy = "", ""
 		w.down[engine1], w.down[engine2] = true, true
 	}},
 
@@ -261,11 +264,22 @@ var seeds = []seed{
 	{"pairs of token ids", Speculates, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="bigram"}`, "1")
 	}},
-	{"a full mirror", BlocksPartly, nil, "", func(w *world) {
+	{"a full mirror", MirrorFull, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="mirror_full"}`, "1")
 	}},
 	{"events that cannot be read", EventsUnreadable, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_subscriber_events_total{endpoint="`+engine2+`",pool="chat",rank="0",type="malformed"`, "3")
+	}},
+	{"a full mirror of a node", MirrorFull, nil, "", func(w *world) {
+		w.fleet(fleetNode, fleetState)
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="mirror_full"}`, "1")
+	}},
+	{"two ranks where a node follows one", SeveralRanks, nil, "", func(w *world) {
+		w.fleet(fleetNode, fleetState)
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="ranks_mismatch"}`, "1")
+	}},
+	{"a model of several groups", BlocksPartly, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="hybrid"}`, "1")
 	}},
 	{"two ranks", SeveralRanks, nil, "", func(w *world) {
 		w.replace(engine2+"/kv_event_sources", `{"0":`, `{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:23103","topic":"kv-events"},"0":`)
@@ -595,7 +609,7 @@ func TestModes(t *testing.T) {
 // TestEveryCodeIsSeeded holds that no code of the catalogue is without a damage that brings it out.
 func TestEveryCodeIsSeeded(t *testing.T) {
 	for _, e := range Catalogue() {
-		if !slices.ContainsFunc(seeds, func(s seed) bool { return s.code == e.Code }) {
+		if !slices.ContainsFunc(slices.Concat(seeds, nodeSeeds()), func(s seed) bool { return s.code == e.Code }) {
 			t.Errorf("%s (%s) has no seed", e.Code, e.Meaning)
 		}
 	}

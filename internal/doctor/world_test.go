@@ -30,6 +30,7 @@ const (
 type world struct {
 	t      *testing.T
 	config string
+	node   bool              // config is a node's
 	pages  map[string]string // by address and path
 	status map[string]int    // by address and path, where it is not 200
 	down   map[string]bool   // addresses that refuse connections
@@ -44,8 +45,26 @@ type world struct {
 
 // newWorld returns a site without a fault, with the Envoy of one folder of testdata before it.
 func newWorld(t *testing.T, envoy string) *world {
-	w := &world{t: t, pages: map[string]string{}, status: map[string]int{}, down: map[string]bool{}, hang: map[string]bool{}}
+	w := newEngines(t)
 	w.config = w.read("kvsteer.yaml")
+	w.pages[routerAddr+"/metrics"] = w.read("router/metrics.txt")
+	w.pages[routerAddr+"/readyz"] = "ready\n"
+	w.envoy(envoy)
+	switch envoy {
+	case "envoy-foreign":
+		w.configure("envoy:\n", "envoy:\n  access_log_service: false\n")
+	case "envoy-override":
+		w.configure("envoy:\n", "envoy:\n  body: full_duplex\n")
+	case "envoy-gaie":
+		w.configure("pools:", "headers: gaie\npools:")
+	}
+	w.opt = Options{Admin: "http://" + routerAddr, Envoy: "http://" + envoyAddr, Proc: "testdata/proc", Probe: true}
+	return w
+}
+
+// newEngines returns a site of two engines and nothing else.
+func newEngines(t *testing.T) *world {
+	w := &world{t: t, pages: map[string]string{}, status: map[string]int{}, down: map[string]bool{}, hang: map[string]bool{}}
 	for i, e := range []string{engine1, engine2} {
 		for path, file := range map[string]string{
 			"/version": "version.json", "/v1/models": "models.json", "/metrics": "metrics.txt", "/tokenize": "tokenize.json",
@@ -58,20 +77,8 @@ func newWorld(t *testing.T, envoy string) *world {
 		w.replace(e+"/kv_event_sources", "tcp://*:18557", "tcp://127.0.0.1:2310"+string(rune('1'+i)))
 		w.replace(e+"/kv_event_sources", "tcp://*:18567", "tcp://127.0.0.1:2311"+string(rune('1'+i)))
 	}
-	w.pages[routerAddr+"/metrics"] = w.read("router/metrics.txt")
-	w.pages[routerAddr+"/readyz"] = "ready\n"
-	w.envoy(envoy)
-	switch envoy {
-	case "envoy-foreign":
-		w.configure("envoy:\n", "envoy:\n  access_log_service: false\n")
-	case "envoy-override":
-		w.configure("envoy:\n", "envoy:\n  body: full_duplex\n")
-	case "envoy-gaie":
-		w.configure("pools:", "headers: gaie\npools:")
-	}
 	w.server = httptest.NewServer(http.HandlerFunc(w.serve))
 	t.Cleanup(w.server.Close)
-	w.opt = Options{Router: "http://" + routerAddr, Envoy: "http://" + envoyAddr, Proc: "testdata/proc", Probe: true}
 	return w
 }
 
@@ -243,12 +250,16 @@ func (w *world) run() *Report {
 
 func (w *world) doctor() *Doctor {
 	w.t.Helper()
-	cfg, err := config.Parse("kvsteer.yaml", []byte(w.config))
+	o := w.opt
+	var err error
+	if w.node {
+		o.Node, err = config.ParseNode("node.yaml", []byte(w.config))
+	} else {
+		o.Config, err = config.Parse("kvsteer.yaml", []byte(w.config))
+	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	o := w.opt
-	o.Config = cfg
 	o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if w.down[address] {
 			return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}

@@ -212,7 +212,7 @@ func (n *Node) Announce(replicas []Replica) {
 	if len(a.data) > maxSent {
 		n.o.Log.Error("engines are announced without their adapters, which are too many for one message", "bytes", len(a.data))
 		for i := range kept {
-			kept[i].Adapters = nil
+			kept[i].Adapters, kept[i].Listing = nil, ListingNone
 		}
 		a = announce(kept, n.sources)
 	}

@@ -78,6 +78,7 @@ type inbox struct {
 	stales    int               // of them
 	endpoints map[string]string // of accepted replicas, by their name with the node
 	replicas  []Replica         // as last served
+	silent    bool              // and the fleet was told that they count no more
 	refused   []Refusal
 	loads     []Load                // as last told
 	missed    map[string]missedLoad // others that were told before, by endpoint
@@ -149,8 +150,8 @@ func (r *inbox) announce(m *feedpb.Replicas, now time.Time) error {
 			r.drop(s)
 		}
 	}
-	if r.replicas == nil || !reflect.DeepEqual(accepted, r.replicas) {
-		r.replicas = accepted
+	if r.replicas == nil || r.silent || !reflect.DeepEqual(accepted, r.replicas) {
+		r.replicas, r.silent = accepted, false
 		r.fleet.Serve(r.n.name, accepted)
 	}
 	r.owners.keep(r.n, announced) // once the sinks of what it gives up are closed

@@ -68,8 +68,12 @@ func (r *inbox) staleLoads(since time.Time) {
 	}
 }
 
-// silence says of all loads of a node that is stale that they are, once.
+// silence says that a node is stale, and of all its loads that they are, once.
 func (r *inbox) silence(now time.Time) {
+	if r.replicas != nil && !r.silent {
+		r.silent = true
+		r.fleet.Silent(r.n.name)
+	}
 	for _, l := range r.loads {
 		r.missed[l.Endpoint] = missedLoad{l, now}
 	}

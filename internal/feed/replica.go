@@ -26,12 +26,24 @@ type Replica struct {
 	Draining    bool // it is to get nothing more
 	Files       []File
 	MaxModelLen int // tokens, 0 for not known
+	Listing     Listing
 }
+
+// Listing says whether a router has to ask an engine itself what it serves.
+type Listing uint8
+
+// The listings.
+const (
+	ListingNone    Listing = iota // it has: the node does not ask, or gets no answer
+	ListingAwaited                // it has not: the engine has not answered the node in its present life
+	ListingTold                   // it has not: models, adapters and length are all that the engine says
+)
 
 // Adapter is a LoRA adapter that an engine tells of.
 type Adapter struct {
-	Name string
-	Path string // what it was loaded from
+	Name   string
+	Path   string // what it was loaded from
+	Parent string // served name of the base weights that it is on; "" for not known
 }
 
 // File is a file of a model's tokenizer that a node offers.
@@ -44,10 +56,10 @@ type File struct {
 func (r Replica) proto() *feedpb.Replica {
 	p := &feedpb.Replica{
 		Endpoint: r.Endpoint, Pool: r.Pool, Models: r.Models, Engine: r.Engine, Version: r.Version, BlockSize: count32(r.BlockSize), Sources: r.Sources,
-		Problems: r.Problems, Draining: r.Draining, MaxModelLen: count32(r.MaxModelLen),
+		Problems: r.Problems, Draining: r.Draining, MaxModelLen: count32(r.MaxModelLen), Listing: feedpb.Listing(r.Listing),
 	}
 	for _, a := range r.Adapters {
-		p.Adapters = append(p.Adapters, &feedpb.Adapter{Name: a.Name, Path: a.Path})
+		p.Adapters = append(p.Adapters, &feedpb.Adapter{Name: a.Name, Path: a.Path, Parent: a.Parent})
 	}
 	for _, f := range r.Files {
 		p.Files = append(p.Files, &feedpb.File{Name: f.Name, Sha256: f.SHA256[:], Size: uint64(max(f.Size, 0))})
@@ -68,7 +80,7 @@ func (r Replica) valid() Replica {
 	r.Engine, r.Version = valid(r.Engine, maxName), valid(r.Version, maxName)
 	r.Endpoint, r.Pool = strings.ToValidUTF8(r.Endpoint, "�"), strings.ToValidUTF8(r.Pool, "�")
 	for i, a := range r.Adapters {
-		r.Adapters[i] = Adapter{Name: valid(a.Name, maxName), Path: valid(a.Path, maxPath)}
+		r.Adapters[i] = Adapter{Name: valid(a.Name, maxName), Path: valid(a.Path, maxPath), Parent: valid(a.Parent, maxName)}
 	}
 	for i := range r.Files {
 		r.Files[i].Name = valid(r.Files[i].Name, maxName)
@@ -96,7 +108,7 @@ func (r Replica) check() error {
 		err = cmp.Or(err, short("model", m, maxName))
 	}
 	for _, a := range r.Adapters {
-		err = cmp.Or(err, short("adapter", a.Name, maxName), short("adapter's path", a.Path, maxPath))
+		err = cmp.Or(err, short("adapter", a.Name, maxName), short("adapter's path", a.Path, maxPath), short("adapter's parent", a.Parent, maxName))
 	}
 	for _, p := range r.Problems {
 		err = cmp.Or(err, short("problem", p, maxName))
@@ -118,8 +130,14 @@ func replicaOf(p *feedpb.Replica) (Replica, error) {
 		Draining: p.GetDraining(), MaxModelLen: count(p.GetMaxModelLen()),
 	}
 	for _, a := range p.GetAdapters() {
-		r.Adapters = append(r.Adapters, Adapter{Name: a.GetName(), Path: a.GetPath()})
+		r.Adapters = append(r.Adapters, Adapter{Name: a.GetName(), Path: a.GetPath(), Parent: a.GetParent()})
 	}
+	switch p.GetListing() {
+	case feedpb.Listing_LISTING_AWAITED:
+		r.Listing = ListingAwaited
+	case feedpb.Listing_LISTING_TOLD:
+		r.Listing = ListingTold
+	} // else there is none, or one of a newer node
 	for _, f := range p.GetFiles() {
 		if len(f.GetSha256()) != sha256.Size {
 			return Replica{}, fmt.Errorf("file with a hash of %d bytes", len(f.GetSha256()))

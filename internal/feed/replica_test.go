@@ -29,9 +29,9 @@ func wired[M proto.Message](t *testing.T, m M) M {
 
 func fullReplica() Replica {
 	return Replica{
-		Endpoint: ":8000", Pool: "chat", Models: []string{"llama", "llama-3"}, Adapters: []Adapter{{"law", "/loras/law"}}, Engine: "vllm", Version: "0.32.0",
+		Endpoint: ":8000", Pool: "chat", Models: []string{"llama", "llama-3"}, Adapters: []Adapter{{"law", "/loras/law", "llama"}}, Engine: "vllm", Version: "0.32.0",
 		BlockSize: 16, Sources: []uint32{3, 4}, Problems: []string{"hybrid"}, Draining: true, Files: []File{{"tokenizer.json", [32]byte{1, 2}, 1 << 33}},
-		MaxModelLen: 131072,
+		MaxModelLen: 131072, Listing: ListingAwaited,
 	}
 }
 
@@ -41,6 +41,11 @@ func TestTypesCrossTheWire(t *testing.T) {
 		got, err := replicaOf(wired(t, want.proto()))
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%v\n%s", err, diff)
+		}
+		newer := want.proto()
+		newer.Listing = 7
+		if got, err := replicaOf(wired(t, newer)); got.Listing != ListingNone || err != nil {
+			t.Errorf("a listing that is not known here is %d, %v", got.Listing, err)
 		}
 	})
 	t.Run("load", func(t *testing.T) {
@@ -101,6 +106,7 @@ func TestReceivedTypesAreChecked(t *testing.T) {
 		"long model":     {replica(func(p *feedpb.Replica) { p.Models = []string{"a", long} }), "model of 5000 bytes"},
 		"long adapter":   {replica(func(p *feedpb.Replica) { p.Adapters[0].Name = long }), "adapter of 5000 bytes"},
 		"long path":      {replica(func(p *feedpb.Replica) { p.Adapters[0].Path = long }), "adapter's path of 5000 bytes"},
+		"long parent":    {replica(func(p *feedpb.Replica) { p.Adapters[0].Parent = long }), "adapter's parent of 5000 bytes"},
 		"long problem":   {replica(func(p *feedpb.Replica) { p.Problems = []string{long} }), "problem of 5000 bytes"},
 		"many sources":   {replica(func(p *feedpb.Replica) { p.Sources = make([]uint32, 65) }), "65 sources, at most 64"},
 		"many models":    {replica(func(p *feedpb.Replica) { p.Models = make([]string, 257) }), "257 models"},

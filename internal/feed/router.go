@@ -28,6 +28,8 @@ type Fleet interface {
 	// Serve takes over what a node serves, in place of what it served before; nil when it is no node of this router any more. The node is named by
 	// its Address, and endpoints are ip:port. While a node is lost its replicas stay.
 	Serve(node string, replicas []Replica)
+	// Silent says that nothing has been heard of a node for too long: what it said of its engines' names and load counts no more until the next Serve.
+	Silent(node string)
 	// Sink returns where the blocks of one rank go. An error says that they are not wanted: it is asked for again after the next Serve and the next
 	// [Router.Set].
 	Sink(pool, endpoint string, rank int) (Sink, error)

@@ -262,7 +262,14 @@ func TestStale(t *testing.T) {
 		if load := s.fleet.load("10.0.0.1:8000"); !load.Stale || load.Running != 3 {
 			t.Errorf("the load is %+v", load)
 		}
+		if diff := cmp.Diff([]string{"10.0.0.1:9010"}, s.fleet.silent); diff != "" {
+			t.Error(diff)
+		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
+		if serves := s.fleet.serves; serves != 1 || len(s.fleet.silent) != 1 {
+			t.Errorf("an hour later: served %d times, silent %v", serves, s.fleet.silent)
+		}
 		if got := s.fleet.endpoints("10.0.0.1:9010"); len(got) != 1 {
 			t.Errorf("an hour later the node serves %v", got)
 		}
@@ -273,6 +280,9 @@ func TestStale(t *testing.T) {
 		s.answer().say(copyOf(4)...)
 		if diff := cmp.Diff([]uint64{4}, s.matched()); diff != "" {
 			t.Error(diff)
+		}
+		if s.fleet.serves != 2 {
+			t.Errorf("served %d times once the silent node, unchanged, is back", s.fleet.serves)
 		}
 		events := s.fleet.sink(sinkName).events()
 		want := []string{"connected true", "begin", "end", "connected false", "reset disconnect", "begin", "end", "connected true"}

@@ -187,6 +187,7 @@ type modelFleet struct {
 	loads    map[string]Load
 	charges  map[chargeName]Charge
 	gone     []string
+	silent   []string
 	records  []Record
 }
 
@@ -264,6 +265,12 @@ func (f *modelFleet) Release(origin, pool string, number uint64) {
 	delete(f.charges, chargeName{origin, pool, number})
 }
 
+func (f *modelFleet) Silent(node string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.silent = append(f.silent, node)
+}
+
 func (f *modelFleet) Gone(origin string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,6 +303,13 @@ func (f *modelFleet) sink(name string) *modelSink {
 		return nil
 	}
 	return s
+}
+
+// replicas are those that a node serves.
+func (f *modelFleet) replicas(node string) []Replica {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.served[node]
 }
 
 // endpoints are those that a node serves.

@@ -83,7 +83,7 @@ func TestOlderRouter(t *testing.T) {
 	o := readOlder(t)
 	x := newSite(t, NodeOptions{})
 	x.n.Announce([]Replica{{
-		Endpoint: ":8000", Pool: "chat", Models: []string{"llama"}, Adapters: []Adapter{{"law", "/law"}}, Sources: []uint32{x.s.Number()},
+		Endpoint: ":8000", Pool: "chat", Models: []string{"llama"}, Adapters: []Adapter{{"law", "/law", "llama"}}, Listing: ListingTold, Sources: []uint32{x.s.Number()},
 		Files: []File{{"config.json", [32]byte{1}, 1}}, Draining: true, Problems: []string{"hybrid"},
 	}})
 	x.s.Describe(subscriber.Description{Connected: true, BlockSize: 16, Problem: subscriber.ProblemHybrid, Coldest: subscriber.MediumDisk})
@@ -225,6 +225,9 @@ func TestOlderNode(t *testing.T) {
 		s := fleet.sink("chat 127.0.0.1:8000 0")
 		return s != nil && slices.Equal(s.matched(subscriber.Any), []uint64{1, 2, 4}) && slices.Equal(s.matched(subscriber.Device), []uint64{1, 2})
 	})
+	if all := fleet.replicas(l.Addr().String()); len(all) != 1 || all[0].Listing != ListingNone {
+		t.Errorf("a node that does not know of listings serves %+v", all)
+	}
 	r.Charged(Charge{Pool: "chat", Endpoint: "127.0.0.1:8000", Rank: -1, Number: 1}) // which the node ignores
 	hearer := fleet.sink("chat 127.0.0.1:8000 0").hearer
 	if hearer.Wants() {

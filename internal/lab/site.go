@@ -20,7 +20,7 @@ type SiteOptions struct {
 	Pools        []PoolOptions
 	BasePort     int    // first of the site's ports; 0 picks free ones
 	EnvoyVersion string // passed to kvsteer envoy; "" prints the layout for unknown versions
-	RouterConfig string // further top-level lines of the router's configuration
+	RouterConfig string // further top-level lines of the router's configuration; the word ROUTER_NAME in it is replaced by a name of the router's own
 	EnvoyConfig  string // further keys of its envoy section, such as "message_timeout: 5s"
 	RoundRobin   bool   // no router: Envoy alone spreads the requests round robin
 	Routers      int    // routers behind the Envoy; 0 stands for 1. Without nodes each has events of its own: all engines must be dialled
@@ -50,6 +50,7 @@ type PoolOptions struct {
 	Relay   bool     // the engines connect through a Relay; not with Dial, nor with Ranks
 	Replay  bool     // the engines have replay sockets, and the router is told of them
 	Ranks   int      // data-parallel ranks of each engine; 0 stands for 1, and the router is told of more
+	Own     bool     // the routers follow the engines themselves, although there are nodes
 	Silent  bool     // the engines publish no events, and the router's configuration names no source of any
 
 	Endpoints []string // ip:port of further engines, that the lab does not start
@@ -183,7 +184,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 					keys += fmt.Sprintf(", ranks: %d", p.Ranks)
 					e.argv = append(e.argv, "--ranks", strconv.Itoa(p.Ranks))
 				}
-				if o.Nodes > 0 {
+				if o.Nodes > 0 && !p.Own {
 					e.argv = append(e.argv, "--seed", "0") // what nodes take for set where they are told nothing
 					s.Nodes[len(s.Engines)%o.Nodes].follow(e, p, keys)
 				} else {
@@ -236,7 +237,7 @@ func (l *Lab) StartSite(ctx context.Context, o SiteOptions) (*Site, error) {
 	}
 	config := func(listen string, r *Router) []byte {
 		return fmt.Appendf(nil, "listen: %s\nadmin: {listen: %q, write: true}\n%s\nenvoy: {listen: %q, admin: %q, %s}\npools:\n%s",
-			listen, strings.TrimPrefix(r.Admin, "http://"), strings.TrimLeft(o.RouterConfig+"\n"+watched(s.Nodes), "\n"), envoyListen, envoyAdmin, further, pools.String())
+			listen, strings.TrimPrefix(r.Admin, "http://"), strings.TrimLeft(strings.ReplaceAll(o.RouterConfig, "ROUTER_NAME", r.name)+"\n"+watched(s.Nodes), "\n"), envoyListen, envoyAdmin, further, pools.String())
 	}
 	for _, r := range s.Routers {
 		if err := os.WriteFile(r.Config, config(r.Addr, r), 0o644); err != nil {

@@ -151,11 +151,8 @@ func (s *Set) named(v *view) *view {
 	return &next
 }
 
-// listings are what the pool's endpoints told in their present lives; none where nothing is asked.
+// listings are what the pool's endpoints told in their present lives, or what is told of them.
 func (p *Pool) listings() []*listing {
-	if p.config.AdaptersRefresh == 0 {
-		return nil
-	}
 	var all []*listing
 	for _, e := range p.endpoints {
 		if l := e.known(); l != nil {

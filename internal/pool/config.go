@@ -31,6 +31,7 @@ type Config struct {
 	Leaving       []string      // those of Endpoints that get no more requests, whatever a call says
 
 	AdaptersRefresh time.Duration // time between two questions to an endpoint for its models; 0: nothing is asked
+	AdaptersAfter   time.Duration // until an endpoint that is new is asked: somebody else may tell what it serves; see Set.Announce
 	APIKey          string        // sent with them as Bearer; "" for none
 	SaltHeader      string        // request header that has the cache salt; "" for none
 }
@@ -112,6 +113,9 @@ func validate(pools []Config) error {
 		}
 		if c.AdaptersRefresh < 0 {
 			bad("%s.adapters_refresh: %s, want 0 (off) or more", key, c.AdaptersRefresh)
+		}
+		if c.AdaptersAfter < 0 {
+			bad("%s: %s until endpoints are asked for adapters, want 0 or more", key, c.AdaptersAfter)
 		}
 		switch c.Mode {
 		case "", "on", "observe", "off":

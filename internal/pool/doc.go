@@ -40,6 +40,9 @@
 // stays with the pool that had it first; a name without a parent that is not configured is ignored. An adapter is known as long as an engine tells of
 // it in its present life: what one told that is down does not count. [Endpoint.Serves] says of one endpoint what it told.
 //
+// Where somebody else says what an endpoint serves ([Set.Announce]), it is not asked, and what it would have said is what was announced. With
+// Config.AdaptersAfter a new endpoint is asked only after so long, as somebody may be about to.
+//
 // # Another configuration
 //
 // [Set.Apply] replaces all pools while everything goes on. An endpoint whose address and pool's name stay is the same *Endpoint with its

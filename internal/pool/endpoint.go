@@ -17,6 +17,7 @@ type Endpoint struct {
 	suspect  atomic.Bool
 	draining atomic.Bool
 
+	born time.Time     // when it was first configured or found
 	wake chan struct{} // capacity 1: asks the prober to probe at once
 	ask  chan struct{} // capacity 1: asks for the models at once
 
@@ -24,6 +25,7 @@ type Endpoint struct {
 	listing   atomic.Pointer[listing] // nil: not told
 	version   atomic.Pointer[string]
 	refreshed atomic.Pointer[refreshOutcome] // of the last question
+	announced atomic.Pointer[announcement]   // nil: nobody tells in its place
 
 	configured bool // whether the configuration says that it drains; guarded by the Set's mu
 
@@ -35,7 +37,7 @@ type Endpoint struct {
 }
 
 func newEndpoint(pool, addr string) *Endpoint {
-	e := &Endpoint{pool: pool, addr: addr, wake: make(chan struct{}, 1), ask: make(chan struct{}, 1)}
+	e := &Endpoint{pool: pool, addr: addr, born: time.Now(), wake: make(chan struct{}, 1), ask: make(chan struct{}, 1)}
 	e.up.Store(true)
 	return e
 }
@@ -52,6 +54,9 @@ func (e *Endpoint) Life() uint64 { return e.life.Load() }
 
 // Version is the engine's release as it says, "" when it does not.
 func (e *Endpoint) Version() string {
+	if a := e.announced.Load(); a != nil && a.version != "" {
+		return a.version
+	}
 	if v := e.version.Load(); v != nil {
 		return *v
 	}
@@ -78,10 +83,13 @@ func (e *Endpoint) AdapterPath(adapter string) string {
 	return ""
 }
 
-// known is what the engine told of its models in its present life; nil when it has not.
+// known is what the engine told of its models in its present life, or who tells in its place; nil when it has not.
 func (e *Endpoint) known() *listing {
 	if a := e.asking.Load(); a == nil || a.every == 0 {
 		return nil
+	}
+	if a := e.announced.Load(); a != nil {
+		return a.listing
 	}
 	if l := e.listing.Load(); l != nil && l.life == e.Life() {
 		return l

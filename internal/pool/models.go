@@ -49,6 +49,7 @@ func refreshOutcomes() []refreshOutcome {
 // asking is what a configuration says about questions for models. Two that differ in anything are not the same.
 type asking struct {
 	every time.Duration // 0: nothing is asked
+	after time.Duration // of an endpoint that is new: so long it is waited for who tells in its place
 	key   string        // sent as Bearer, "" for none
 }
 
@@ -95,8 +96,12 @@ func (s *Set) ask(ctx context.Context, e *Endpoint) {
 		case <-timer.C:
 		}
 		a := e.asking.Load()
-		if a == nil || a.every == 0 {
-			continue // until it is told to, by another configuration
+		if a == nil || a.every == 0 || e.announced.Load() != nil {
+			continue // until it is told to, by another configuration or as nobody tells any more
+		}
+		if wait := time.Until(e.born.Add(a.after)); wait > 0 {
+			timer.Reset(wait)
+			continue
 		}
 		if e.Healthy() {
 			outcome := s.refresh(ctx, e, a.key)

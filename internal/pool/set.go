@@ -47,9 +47,11 @@ type Set struct {
 	log     *slog.Logger
 	m       *Metrics
 
-	mu     sync.Mutex          // held by Apply, and while names change
-	owned  map[string][]string // adapters that endpoints told of, by pool
-	warned map[string]bool     // what has been said of names, bounded
+	mu    sync.Mutex          // held by Apply, and while names change
+	owned map[string][]string // adapters that endpoints told of, by pool
+	// What others tell of endpoints, those included that are to come.
+	announced map[place]*announcement
+	warned    map[string]bool // what has been said of names, bounded
 }
 
 // view is what lookups read; it is never changed once stored.
@@ -93,9 +95,9 @@ func New(o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), told: make(chan struct{}, 1), log: o.Log, m: o.Metrics, warned: map[string]bool{}}
+	s := &Set{client: o.HTTP, given: o, changed: make(chan struct{}, 1), told: make(chan struct{}, 1), log: o.Log, m: o.Metrics, warned: map[string]bool{}, announced: map[place]*announcement{}}
 	s.probing.Store(newProbing(o, o.ProbeInterval))
-	s.view.Store(s.named(newView(o.Pools, nil)))
+	s.view.Store(s.named(newView(o.Pools, nil, nil)))
 	return s, nil
 }
 
@@ -107,7 +109,7 @@ func (s *Set) Apply(pools []Config) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.view.Store(s.named(newView(pools, s.view.Load())))
+	s.view.Store(s.named(newView(pools, s.view.Load(), s.announced)))
 	select {
 	case s.changed <- struct{}{}:
 	default: // Run has not seen the one before and will see this one
@@ -125,8 +127,8 @@ func (s *Set) SetProbeInterval(d time.Duration) {
 	}
 }
 
-// newView makes the view of a configuration, with the endpoints of the one before that stay, and without names.
-func newView(configs []Config, before *view) *view {
+// newView makes the view of a configuration, with the endpoints of the one before that stay, what is announced of those that come, and without names.
+func newView(configs []Config, before *view, announced map[place]*announcement) *view {
 	v := &view{}
 	known := before.endpoints()
 	open := 0
@@ -139,8 +141,9 @@ func newView(configs []Config, before *view) *view {
 			e := known[place{c.Name, addr}]
 			if e == nil {
 				e = newEndpoint(c.Name, addr)
+				e.announced.Store(announced[place{c.Name, addr}])
 			}
-			e.listen(asking{every: c.AdaptersRefresh, key: c.APIKey})
+			e.listen(asking{every: c.AdaptersRefresh, after: c.AdaptersAfter, key: c.APIKey})
 			e.configure(draining[addr], leaving[addr])
 			p.endpoints = append(p.endpoints, e)
 		}

@@ -14,20 +14,22 @@ type Told struct {
 
 // Adapter is a LoRA adapter that an engine serves.
 type Adapter struct {
-	Name string
-	Path string // what it was loaded from, "" when the engine does not say
+	Name   string
+	Path   string // what it was loaded from, "" when the engine does not say
+	Parent string // name of the base weights that it is on
 }
 
 // Told is what the engine of Endpoints()[i] says that it serves, in its present life; ok is false when it has not said it.
 func (p *Pool) Told(i int) (told Told, ok bool) {
 	l := p.endpoints[i].known()
-	if l == nil || p.config.AdaptersRefresh == 0 {
+	if l == nil {
 		return told, false
 	}
 	t := tell(p.config.Models, []*listing{l})
 	told.ModelLen = t.modelLen
 	for _, name := range slices.Sorted(maps.Keys(t.adapters)) {
-		told.Adapters = append(told.Adapters, Adapter{name, t.paths[name]})
+		c, _ := l.card(name)
+		told.Adapters = append(told.Adapters, Adapter{name, t.paths[name], c.parent})
 	}
 	for _, c := range l.cards {
 		if !c.adapts && !slices.Contains(t.ignored, c.id) {

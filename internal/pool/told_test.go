@@ -21,7 +21,7 @@ func TestTold(t *testing.T) {
 		defer stop()
 		pass(time.Second)
 		got, ok := s.Pools()[0].Told(0)
-		want := Told{Models: []string{"alias", "llama"}, Adapters: []Adapter{{Name: "art"}, {"law", "/loras/law"}}, ModelLen: 4096}
+		want := Told{Models: []string{"alias", "llama"}, Adapters: []Adapter{{Name: "art", Parent: "llama"}, {"law", "/loras/law", "alias"}}, ModelLen: 4096}
 		if diff := cmp.Diff(want, got); diff != "" || !ok {
 			t.Errorf("told %v (-want +got):\n%s", ok, diff)
 		}

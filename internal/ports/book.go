@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -97,6 +98,33 @@ func (b *Book) Pick(wants []Want) (Picked, error) {
 	}
 	picked.Damaged = damaged
 	return picked, b.write(after)
+}
+
+// Kept says what is kept for the engines, those that have nothing are left out, and writes nothing. What no longer suits the rules is not kept.
+func (b *Book) Kept(wants []Want) (map[string]Ports, error) {
+	entries, err := b.read()
+	if err != nil {
+		return nil, err
+	}
+	r := rules{first: b.o.First, last: b.o.Last, taken: b.o.Taken}
+	kept := map[string]Ports{}
+	for _, w := range wants {
+		i := slices.IndexFunc(entries, func(e entry) bool { return e.Engine == w.Engine && e.Ranks >= w.Ranks })
+		if i < 0 {
+			continue
+		}
+		var p Ports
+		if w.Events && r.fits(entries[i].Events, entries[i].Ranks, false) {
+			p.Events = entries[i].Events
+		}
+		if w.Replay && r.fits(entries[i].Replay, entries[i].Ranks, false) {
+			p.Replay = entries[i].Replay
+		}
+		if (p.Events != 0) == w.Events && (p.Replay != 0) == w.Replay {
+			kept[w.Engine] = p
+		}
+	}
+	return kept, nil
 }
 
 func same(before, after []entry) bool {

@@ -103,6 +103,59 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// What is kept is told without a trace, and only as far as it suits what is wanted now.
+func TestKept(t *testing.T) {
+	w := newWorld(t)
+	kept := func(wants ...Want) map[string]Ports {
+		t.Helper()
+		k, err := New(w.o).Kept(wants)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	if got := kept(auto("a", 1)); len(got) > 0 {
+		t.Errorf("without a file: %v", got)
+	}
+	if _, err := os.Stat(w.o.Dir); !os.IsNotExist(err) {
+		t.Errorf("the folder was made: %v", err)
+	}
+	w.pick(auto("a", 1), auto("b", 2), Want{Engine: "c", Ranks: 1, Events: true})
+	before, err := os.ReadFile(New(w.o).Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		wants []Want
+		want  map[string]Ports
+	}{
+		{"as picked", []Want{auto("b", 2), auto("a", 1)}, map[string]Ports{"a": {5557, 5558}, "b": {5559, 5561}}},
+		{"fewer ranks", []Want{auto("b", 1)}, map[string]Ports{"b": {5559, 5561}}},
+		{"more ranks", []Want{auto("a", 2)}, map[string]Ports{}},
+		{"another engine", []Want{auto("d", 1)}, map[string]Ports{}},
+		{"only events", []Want{{Engine: "a", Ranks: 1, Events: true}}, map[string]Ports{"a": {Events: 5557}}},
+		{"no port for replays yet", []Want{auto("c", 1)}, map[string]Ports{}},
+	} {
+		if diff := cmp.Diff(tt.want, kept(tt.wants...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	w.o.Taken[5558] = true
+	if got := kept(auto("a", 1)); len(got) > 0 {
+		t.Errorf("a port that the configuration has given away: %v", got)
+	}
+	if after, err := os.ReadFile(New(w.o).Path()); err != nil || string(after) != string(before) {
+		t.Errorf("the file is another one, or %v", err)
+	}
+	if err := os.WriteFile(New(w.o).Path(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(w.o).Kept([]Want{auto("a", 1)}); !errors.Is(err, errDamaged) {
+		t.Errorf("of a damaged file: %v", err)
+	}
+}
+
 func TestPickRefused(t *testing.T) {
 	w := newWorld(t)
 	w.o.Last = 5559

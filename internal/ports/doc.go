@@ -13,6 +13,8 @@
 // Last any more, is Taken by something else of the configuration, or, where Want.Check asks for it, another process listens on it. The ports of an engine
 // that is not wanted any more are kept from others for a week, or until there is no other port.
 //
+// Kept says the same of engines that have ports, and changes nothing.
+//
 // The file is replaced as a whole, under a lock, so that a node and a command that prints its ports agree. One that cannot be
 // understood is set aside, and Picked says so.
 //

@@ -24,6 +24,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Listing says whether a router has to ask an engine itself what it serves.
+type Listing int32
+
+const (
+	Listing_LISTING_NONE    Listing = 0 // it has: the node does not ask, or gets no answer
+	Listing_LISTING_AWAITED Listing = 1 // it has not: the node asks, and the engine has not answered in its present life
+	Listing_LISTING_TOLD    Listing = 2 // it has not: this is all that the engine says
+)
+
+// Enum value maps for Listing.
+var (
+	Listing_name = map[int32]string{
+		0: "LISTING_NONE",
+		1: "LISTING_AWAITED",
+		2: "LISTING_TOLD",
+	}
+	Listing_value = map[string]int32{
+		"LISTING_NONE":    0,
+		"LISTING_AWAITED": 1,
+		"LISTING_TOLD":    2,
+	}
+)
+
+func (x Listing) Enum() *Listing {
+	p := new(Listing)
+	*p = x
+	return p
+}
+
+func (x Listing) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Listing) Descriptor() protoreflect.EnumDescriptor {
+	return file_feed_proto_enumTypes[0].Descriptor()
+}
+
+func (Listing) Type() protoreflect.EnumType {
+	return &file_feed_proto_enumTypes[0]
+}
+
+func (x Listing) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Listing.Descriptor instead.
+func (Listing) EnumDescriptor() ([]byte, []int) {
+	return file_feed_proto_rawDescGZIP(), []int{0}
+}
+
 type RouterMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -607,6 +657,7 @@ type Replica struct {
 	Draining      bool                   `protobuf:"varint,10,opt,name=draining,proto3" json:"draining,omitempty"`                            // it is to get nothing new
 	Files         []*File                `protobuf:"bytes,11,rep,name=files,proto3" json:"files,omitempty"`                                   // of the model's tokenizer, which Fetch reads
 	MaxModelLen   uint32                 `protobuf:"varint,12,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // tokens, 0 while not known
+	Listing       Listing                `protobuf:"varint,13,opt,name=listing,proto3,enum=kvsteer.feed.v1.Listing" json:"listing,omitempty"` // what models, adapters and max_model_len are worth
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -725,10 +776,18 @@ func (x *Replica) GetMaxModelLen() uint32 {
 	return 0
 }
 
+func (x *Replica) GetListing() Listing {
+	if x != nil {
+		return x.Listing
+	}
+	return Listing_LISTING_NONE
+}
+
 type Adapter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // what it was loaded from
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`     // what it was loaded from
+	Parent        string                 `protobuf:"bytes,3,opt,name=parent,proto3" json:"parent,omitempty"` // served name of the base weights that it is on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -773,6 +832,13 @@ func (x *Adapter) GetName() string {
 func (x *Adapter) GetPath() string {
 	if x != nil {
 		return x.Path
+	}
+	return ""
+}
+
+func (x *Adapter) GetParent() string {
+	if x != nil {
+		return x.Parent
 	}
 	return ""
 }
@@ -2205,7 +2271,7 @@ const file_feed_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1a\n" +
 	"\binstance\x18\x04 \x01(\tR\binstance\"@\n" +
 	"\bReplicas\x124\n" +
-	"\breplicas\x18\x01 \x03(\v2\x18.kvsteer.feed.v1.ReplicaR\breplicas\"\xfb\x02\n" +
+	"\breplicas\x18\x01 \x03(\v2\x18.kvsteer.feed.v1.ReplicaR\breplicas\"\xaf\x03\n" +
 	"\aReplica\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x16\n" +
@@ -2220,10 +2286,12 @@ const file_feed_proto_rawDesc = "" +
 	"\bdraining\x18\n" +
 	" \x01(\bR\bdraining\x12+\n" +
 	"\x05files\x18\v \x03(\v2\x15.kvsteer.feed.v1.FileR\x05files\x12\"\n" +
-	"\rmax_model_len\x18\f \x01(\rR\vmaxModelLen\"1\n" +
+	"\rmax_model_len\x18\f \x01(\rR\vmaxModelLen\x122\n" +
+	"\alisting\x18\r \x01(\x0e2\x18.kvsteer.feed.v1.ListingR\alisting\"I\n" +
 	"\aAdapter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"F\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
+	"\x06parent\x18\x03 \x01(\tR\x06parent\"F\n" +
 	"\x04File\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x12\n" +
@@ -2328,7 +2396,11 @@ const file_feed_proto_rawDesc = "" +
 	"\x06sha256\x18\x01 \x01(\fR\x06sha256\"&\n" +
 	"\n" +
 	"FetchReply\x12\x18\n" +
-	"\acontent\x18\x01 \x01(\fR\acontent2\x98\x01\n" +
+	"\acontent\x18\x01 \x01(\fR\acontent*B\n" +
+	"\aListing\x12\x10\n" +
+	"\fLISTING_NONE\x10\x00\x12\x13\n" +
+	"\x0fLISTING_AWAITED\x10\x01\x12\x10\n" +
+	"\fLISTING_TOLD\x10\x022\x98\x01\n" +
 	"\x04Feed\x12I\n" +
 	"\x05Watch\x12\x1e.kvsteer.feed.v1.RouterMessage\x1a\x1c.kvsteer.feed.v1.NodeMessage(\x010\x01\x12E\n" +
 	"\x05Fetch\x12\x1d.kvsteer.feed.v1.FetchRequest\x1a\x1b.kvsteer.feed.v1.FetchReply0\x01B1Z/github.com/kvsteer/kvsteer/internal/feed/feedpbb\x06proto3"
@@ -2345,73 +2417,76 @@ func file_feed_proto_rawDescGZIP() []byte {
 	return file_feed_proto_rawDescData
 }
 
+var file_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_feed_proto_goTypes = []any{
-	(*RouterMessage)(nil), // 0: kvsteer.feed.v1.RouterMessage
-	(*NodeMessage)(nil),   // 1: kvsteer.feed.v1.NodeMessage
-	(*RouterHello)(nil),   // 2: kvsteer.feed.v1.RouterHello
-	(*NodeHello)(nil),     // 3: kvsteer.feed.v1.NodeHello
-	(*Replicas)(nil),      // 4: kvsteer.feed.v1.Replicas
-	(*Replica)(nil),       // 5: kvsteer.feed.v1.Replica
-	(*Adapter)(nil),       // 6: kvsteer.feed.v1.Adapter
-	(*File)(nil),          // 7: kvsteer.feed.v1.File
-	(*State)(nil),         // 8: kvsteer.feed.v1.State
-	(*Wanted)(nil),        // 9: kvsteer.feed.v1.Wanted
-	(*Chain)(nil),         // 10: kvsteer.feed.v1.Chain
-	(*Witness)(nil),       // 11: kvsteer.feed.v1.Witness
-	(*ChainHashes)(nil),   // 12: kvsteer.feed.v1.ChainHashes
-	(*Begin)(nil),         // 13: kvsteer.feed.v1.Begin
-	(*Blocks)(nil),        // 14: kvsteer.feed.v1.Blocks
-	(*End)(nil),           // 15: kvsteer.feed.v1.End
-	(*Delta)(nil),         // 16: kvsteer.feed.v1.Delta
-	(*Reset)(nil),         // 17: kvsteer.feed.v1.Reset
-	(*Loads)(nil),         // 18: kvsteer.feed.v1.Loads
-	(*Load)(nil),          // 19: kvsteer.feed.v1.Load
-	(*Peers)(nil),         // 20: kvsteer.feed.v1.Peers
-	(*Charges)(nil),       // 21: kvsteer.feed.v1.Charges
-	(*Charge)(nil),        // 22: kvsteer.feed.v1.Charge
-	(*Release)(nil),       // 23: kvsteer.feed.v1.Release
-	(*Record)(nil),        // 24: kvsteer.feed.v1.Record
-	(*Alive)(nil),         // 25: kvsteer.feed.v1.Alive
-	(*FetchRequest)(nil),  // 26: kvsteer.feed.v1.FetchRequest
-	(*FetchReply)(nil),    // 27: kvsteer.feed.v1.FetchReply
+	(Listing)(0),          // 0: kvsteer.feed.v1.Listing
+	(*RouterMessage)(nil), // 1: kvsteer.feed.v1.RouterMessage
+	(*NodeMessage)(nil),   // 2: kvsteer.feed.v1.NodeMessage
+	(*RouterHello)(nil),   // 3: kvsteer.feed.v1.RouterHello
+	(*NodeHello)(nil),     // 4: kvsteer.feed.v1.NodeHello
+	(*Replicas)(nil),      // 5: kvsteer.feed.v1.Replicas
+	(*Replica)(nil),       // 6: kvsteer.feed.v1.Replica
+	(*Adapter)(nil),       // 7: kvsteer.feed.v1.Adapter
+	(*File)(nil),          // 8: kvsteer.feed.v1.File
+	(*State)(nil),         // 9: kvsteer.feed.v1.State
+	(*Wanted)(nil),        // 10: kvsteer.feed.v1.Wanted
+	(*Chain)(nil),         // 11: kvsteer.feed.v1.Chain
+	(*Witness)(nil),       // 12: kvsteer.feed.v1.Witness
+	(*ChainHashes)(nil),   // 13: kvsteer.feed.v1.ChainHashes
+	(*Begin)(nil),         // 14: kvsteer.feed.v1.Begin
+	(*Blocks)(nil),        // 15: kvsteer.feed.v1.Blocks
+	(*End)(nil),           // 16: kvsteer.feed.v1.End
+	(*Delta)(nil),         // 17: kvsteer.feed.v1.Delta
+	(*Reset)(nil),         // 18: kvsteer.feed.v1.Reset
+	(*Loads)(nil),         // 19: kvsteer.feed.v1.Loads
+	(*Load)(nil),          // 20: kvsteer.feed.v1.Load
+	(*Peers)(nil),         // 21: kvsteer.feed.v1.Peers
+	(*Charges)(nil),       // 22: kvsteer.feed.v1.Charges
+	(*Charge)(nil),        // 23: kvsteer.feed.v1.Charge
+	(*Release)(nil),       // 24: kvsteer.feed.v1.Release
+	(*Record)(nil),        // 25: kvsteer.feed.v1.Record
+	(*Alive)(nil),         // 26: kvsteer.feed.v1.Alive
+	(*FetchRequest)(nil),  // 27: kvsteer.feed.v1.FetchRequest
+	(*FetchReply)(nil),    // 28: kvsteer.feed.v1.FetchReply
 }
 var file_feed_proto_depIdxs = []int32{
-	2,  // 0: kvsteer.feed.v1.RouterMessage.hello:type_name -> kvsteer.feed.v1.RouterHello
-	21, // 1: kvsteer.feed.v1.RouterMessage.charges:type_name -> kvsteer.feed.v1.Charges
-	24, // 2: kvsteer.feed.v1.RouterMessage.record:type_name -> kvsteer.feed.v1.Record
-	11, // 3: kvsteer.feed.v1.RouterMessage.witness:type_name -> kvsteer.feed.v1.Witness
-	3,  // 4: kvsteer.feed.v1.NodeMessage.hello:type_name -> kvsteer.feed.v1.NodeHello
-	4,  // 5: kvsteer.feed.v1.NodeMessage.replicas:type_name -> kvsteer.feed.v1.Replicas
-	8,  // 6: kvsteer.feed.v1.NodeMessage.state:type_name -> kvsteer.feed.v1.State
-	13, // 7: kvsteer.feed.v1.NodeMessage.begin:type_name -> kvsteer.feed.v1.Begin
-	14, // 8: kvsteer.feed.v1.NodeMessage.blocks:type_name -> kvsteer.feed.v1.Blocks
-	15, // 9: kvsteer.feed.v1.NodeMessage.end:type_name -> kvsteer.feed.v1.End
-	16, // 10: kvsteer.feed.v1.NodeMessage.delta:type_name -> kvsteer.feed.v1.Delta
-	17, // 11: kvsteer.feed.v1.NodeMessage.reset:type_name -> kvsteer.feed.v1.Reset
-	18, // 12: kvsteer.feed.v1.NodeMessage.loads:type_name -> kvsteer.feed.v1.Loads
-	20, // 13: kvsteer.feed.v1.NodeMessage.peers:type_name -> kvsteer.feed.v1.Peers
-	21, // 14: kvsteer.feed.v1.NodeMessage.charges:type_name -> kvsteer.feed.v1.Charges
-	24, // 15: kvsteer.feed.v1.NodeMessage.record:type_name -> kvsteer.feed.v1.Record
-	25, // 16: kvsteer.feed.v1.NodeMessage.alive:type_name -> kvsteer.feed.v1.Alive
-	9,  // 17: kvsteer.feed.v1.NodeMessage.wanted:type_name -> kvsteer.feed.v1.Wanted
-	5,  // 18: kvsteer.feed.v1.Replicas.replicas:type_name -> kvsteer.feed.v1.Replica
-	6,  // 19: kvsteer.feed.v1.Replica.adapters:type_name -> kvsteer.feed.v1.Adapter
-	7,  // 20: kvsteer.feed.v1.Replica.files:type_name -> kvsteer.feed.v1.File
-	10, // 21: kvsteer.feed.v1.Wanted.chains:type_name -> kvsteer.feed.v1.Chain
-	12, // 22: kvsteer.feed.v1.Witness.chains:type_name -> kvsteer.feed.v1.ChainHashes
-	19, // 23: kvsteer.feed.v1.Loads.loads:type_name -> kvsteer.feed.v1.Load
-	22, // 24: kvsteer.feed.v1.Charges.made:type_name -> kvsteer.feed.v1.Charge
-	23, // 25: kvsteer.feed.v1.Charges.released:type_name -> kvsteer.feed.v1.Release
-	0,  // 26: kvsteer.feed.v1.Feed.Watch:input_type -> kvsteer.feed.v1.RouterMessage
-	26, // 27: kvsteer.feed.v1.Feed.Fetch:input_type -> kvsteer.feed.v1.FetchRequest
-	1,  // 28: kvsteer.feed.v1.Feed.Watch:output_type -> kvsteer.feed.v1.NodeMessage
-	27, // 29: kvsteer.feed.v1.Feed.Fetch:output_type -> kvsteer.feed.v1.FetchReply
-	28, // [28:30] is the sub-list for method output_type
-	26, // [26:28] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	3,  // 0: kvsteer.feed.v1.RouterMessage.hello:type_name -> kvsteer.feed.v1.RouterHello
+	22, // 1: kvsteer.feed.v1.RouterMessage.charges:type_name -> kvsteer.feed.v1.Charges
+	25, // 2: kvsteer.feed.v1.RouterMessage.record:type_name -> kvsteer.feed.v1.Record
+	12, // 3: kvsteer.feed.v1.RouterMessage.witness:type_name -> kvsteer.feed.v1.Witness
+	4,  // 4: kvsteer.feed.v1.NodeMessage.hello:type_name -> kvsteer.feed.v1.NodeHello
+	5,  // 5: kvsteer.feed.v1.NodeMessage.replicas:type_name -> kvsteer.feed.v1.Replicas
+	9,  // 6: kvsteer.feed.v1.NodeMessage.state:type_name -> kvsteer.feed.v1.State
+	14, // 7: kvsteer.feed.v1.NodeMessage.begin:type_name -> kvsteer.feed.v1.Begin
+	15, // 8: kvsteer.feed.v1.NodeMessage.blocks:type_name -> kvsteer.feed.v1.Blocks
+	16, // 9: kvsteer.feed.v1.NodeMessage.end:type_name -> kvsteer.feed.v1.End
+	17, // 10: kvsteer.feed.v1.NodeMessage.delta:type_name -> kvsteer.feed.v1.Delta
+	18, // 11: kvsteer.feed.v1.NodeMessage.reset:type_name -> kvsteer.feed.v1.Reset
+	19, // 12: kvsteer.feed.v1.NodeMessage.loads:type_name -> kvsteer.feed.v1.Loads
+	21, // 13: kvsteer.feed.v1.NodeMessage.peers:type_name -> kvsteer.feed.v1.Peers
+	22, // 14: kvsteer.feed.v1.NodeMessage.charges:type_name -> kvsteer.feed.v1.Charges
+	25, // 15: kvsteer.feed.v1.NodeMessage.record:type_name -> kvsteer.feed.v1.Record
+	26, // 16: kvsteer.feed.v1.NodeMessage.alive:type_name -> kvsteer.feed.v1.Alive
+	10, // 17: kvsteer.feed.v1.NodeMessage.wanted:type_name -> kvsteer.feed.v1.Wanted
+	6,  // 18: kvsteer.feed.v1.Replicas.replicas:type_name -> kvsteer.feed.v1.Replica
+	7,  // 19: kvsteer.feed.v1.Replica.adapters:type_name -> kvsteer.feed.v1.Adapter
+	8,  // 20: kvsteer.feed.v1.Replica.files:type_name -> kvsteer.feed.v1.File
+	0,  // 21: kvsteer.feed.v1.Replica.listing:type_name -> kvsteer.feed.v1.Listing
+	11, // 22: kvsteer.feed.v1.Wanted.chains:type_name -> kvsteer.feed.v1.Chain
+	13, // 23: kvsteer.feed.v1.Witness.chains:type_name -> kvsteer.feed.v1.ChainHashes
+	20, // 24: kvsteer.feed.v1.Loads.loads:type_name -> kvsteer.feed.v1.Load
+	23, // 25: kvsteer.feed.v1.Charges.made:type_name -> kvsteer.feed.v1.Charge
+	24, // 26: kvsteer.feed.v1.Charges.released:type_name -> kvsteer.feed.v1.Release
+	1,  // 27: kvsteer.feed.v1.Feed.Watch:input_type -> kvsteer.feed.v1.RouterMessage
+	27, // 28: kvsteer.feed.v1.Feed.Fetch:input_type -> kvsteer.feed.v1.FetchRequest
+	2,  // 29: kvsteer.feed.v1.Feed.Watch:output_type -> kvsteer.feed.v1.NodeMessage
+	28, // 30: kvsteer.feed.v1.Feed.Fetch:output_type -> kvsteer.feed.v1.FetchReply
+	29, // [29:31] is the sub-list for method output_type
+	27, // [27:29] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_feed_proto_init() }
@@ -2446,13 +2521,14 @@ func file_feed_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feed_proto_rawDesc), len(file_feed_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_feed_proto_goTypes,
 		DependencyIndexes: file_feed_proto_depIdxs,
+		EnumInfos:         file_feed_proto_enumTypes,
 		MessageInfos:      file_feed_proto_msgTypes,
 	}.Build()
 	File_feed_proto = out.File

@@ -88,6 +88,7 @@ func (f *facts) examineConnection(c *collector, e *engineFacts) (connected bool)
 					c.found(PageSizeOne, e.subject(), "problem %s", problem)
 				}
 			case "ranks_mismatch": // found with the engine, which says how many it has
+			case "index_full", "index_share", "not_closed": // found with the router
 			case "bigram", "lookahead":
 				c.found(Speculates, e.subject(), "problem %s", problem)
 			default:

@@ -54,6 +54,9 @@ type Sink interface {
 	// Lost reports whether what is told here counts no more, for a reason that the fleet knows. It is asked when the fleet is asked for sinks that it
 	// did not want: the sink is closed then, and another one asked for.
 	Lost() bool
+	// Dropped reports whether what was told here was dropped, for a reason that may pass. It is asked every few seconds; the blocks of the node's sources
+	// are copied anew then, at growing intervals.
+	Dropped() bool
 	// Close forgets everything. No method is called after it.
 	Close()
 }

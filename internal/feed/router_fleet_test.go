@@ -37,6 +37,7 @@ type modelSink struct {
 	resets  []subscriber.Cause
 	history []string // of Describe, Begin, End, Reset, Close
 	closed  bool
+	dropped bool
 	lost    bool
 }
 
@@ -140,6 +141,11 @@ func (s *modelSink) Close() {
 func (s *modelSink) Lost() bool {
 	defer s.use("")()
 	return s.lost
+}
+
+func (s *modelSink) Dropped() bool {
+	defer s.use("")()
+	return s.dropped
 }
 
 // matched is what could be matched at this time.

@@ -63,7 +63,7 @@ func TestCopyIsNotAskedFor(t *testing.T) {
 		}
 		w.holders = append(w.holders, fresh)
 		w.compare()
-		if s := w.x.Stats(); s.Walking || s.Differences != 0 {
+		if s := w.x.Stats(); s.Walking || s.Differences != 0 || s.Opened != 0 {
 			t.Fatalf("seed %d: %+v", seed, s)
 		}
 	}

@@ -44,8 +44,9 @@
 // # Checks
 //
 // One match of [Options].CheckEvery is repeated as a walk over every key, which needs no promise. A different result for a
-// slot that was not written to meanwhile cannot be an accident: it is counted, and from then on every match walks
-// ([Stats].Walking) until the process ends.
+// slot that was not written to meanwhile cannot be an accident. Where the slot has a block without one before it, its
+// writer has broken the promise: the slot is not matched any more (ErrOpen, [Index.Open]), and no other is concerned. Any other
+// difference is counted, and from then on every match walks ([Stats].Walking) until the process ends.
 //
 // # Concurrency
 //

@@ -27,6 +27,9 @@ var (
 	// ErrFull means that a bound (Options.MaxBlocks, Options.MaxSets) has been met. The slot holds nothing any more and
 	// is not matched until it is reset: matched in part it would look like an endpoint that evicted blocks.
 	ErrFull = errors.New("index is full")
+	// ErrOpen means that a check has found a block of the slot without one before it: what it holds is not closed under
+	// prefix. It is not matched until it is reset, and keeps its blocks until then.
+	ErrOpen = errors.New("blocks are not closed under prefix")
 	// ErrSlots means that all Options.MaxSlots slots are in use.
 	ErrSlots = errors.New("all slots are in use")
 )
@@ -48,7 +51,7 @@ type Options struct {
 	// for never.
 	CheckEvery int
 
-	// Log gets one line when a check finds a difference. Default: none.
+	// Log gets one line when a check finds a difference that no slot's blocks explain. Default: none.
 	Log *slog.Logger
 }
 
@@ -91,6 +94,7 @@ type Index struct {
 	tableBytes  atomic.Int64
 	checks      atomic.Uint64
 	differences atomic.Uint64
+	opened      atomic.Uint64
 	walking     atomic.Bool
 
 	sweeping sync.Mutex // one sweep at a time bounds the sets that sweeps add
@@ -122,7 +126,8 @@ type Stats struct {
 	Sets        int    // different sets of holders, those no block refers to any more included until they are collected
 	Bytes       int64  // held by tables, sets and slots
 	Checks      uint64 // matches checked by a walk
-	Differences uint64 // checks that found another result for a slot nobody wrote to
+	Opened      uint64 // slots that checks found not to be closed under prefix
+	Differences uint64 // checks that found another result for a slot nobody wrote to, and whose blocks are closed under prefix
 	Walking     bool   // a difference was found: all matches walk
 }
 
@@ -131,6 +136,7 @@ func (x *Index) Stats() Stats {
 	st := Stats{
 		Blocks:      x.blocks.Load(),
 		Checks:      x.checks.Load(),
+		Opened:      x.opened.Load(),
 		Differences: x.differences.Load(),
 		Walking:     x.walking.Load(),
 	}
@@ -152,6 +158,13 @@ func (x *Index) Blocks(s Slot) (device, any int64) {
 }
 
 // Full reports whether s was dropped because a bound was met. It stays so until s is released or reset.
-func (x *Index) Full(s Slot) bool {
-	return x.slots.isUsed(s) && !x.slots.isValid(s)
-}
+func (x *Index) Full(s Slot) bool { return x.slots.has(s, fullFlag) }
+
+// Open reports whether a check has found that what s holds is not closed under prefix. It stays so until s is released or reset.
+func (x *Index) Open(s Slot) bool { return x.slots.has(s, openFlag) }
+
+// Share is how much of Options.MaxBlocks n blocks are.
+func (x *Index) Share(n int64) float64 { return float64(n) / float64(x.options.MaxBlocks) }
+
+// Used is how much of Options.MaxBlocks is taken.
+func (x *Index) Used() float64 { return x.Share(x.blocks.Load()) }

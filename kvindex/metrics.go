@@ -33,7 +33,9 @@ func NewMetrics(reg prometheus.Registerer, x *Index) *Metrics {
 		func(s Stats) float64 { return float64(s.Bytes) })
 	add("checks_total", "Matches that were checked by a walk over every block.", prometheus.CounterValue,
 		func(s Stats) float64 { return float64(s.Checks) })
-	add("differences_total", "Checked matches that the walk found to be wrong.", prometheus.CounterValue,
+	add("open_slots_total", "Sources that checks found to hold a block without one before it; they are not matched until their blocks come anew.", prometheus.CounterValue,
+		func(s Stats) float64 { return float64(s.Opened) })
+	add("differences_total", "Checked matches that the walk found to be wrong, with no source's blocks to explain it.", prometheus.CounterValue,
 		func(s Stats) float64 { return float64(s.Differences) })
 	add("walking", "1 when a difference was found and every match walks since.", prometheus.GaugeValue,
 		func(s Stats) float64 {

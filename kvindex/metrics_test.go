@@ -35,12 +35,15 @@ kvsteer_index_bytes %d
 # HELP kvsteer_index_checks_total Matches that were checked by a walk over every block.
 # TYPE kvsteer_index_checks_total counter
 kvsteer_index_checks_total 1
-# HELP kvsteer_index_differences_total Checked matches that the walk found to be wrong.
+# HELP kvsteer_index_differences_total Checked matches that the walk found to be wrong, with no source's blocks to explain it.
 # TYPE kvsteer_index_differences_total counter
 kvsteer_index_differences_total 0
 # HELP kvsteer_index_full_slots Sources that are not matched because the index was full when they stored.
 # TYPE kvsteer_index_full_slots gauge
 kvsteer_index_full_slots 0
+# HELP kvsteer_index_open_slots_total Sources that checks found to hold a block without one before it; they are not matched until their blocks come anew.
+# TYPE kvsteer_index_open_slots_total counter
+kvsteer_index_open_slots_total 0
 # HELP kvsteer_index_sets Different sets of holders in the index.
 # TYPE kvsteer_index_sets gauge
 kvsteer_index_sets 2

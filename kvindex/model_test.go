@@ -371,8 +371,8 @@ func TestIndexEqualsModel(t *testing.T) {
 				}
 				w.compare()
 				st := w.x.Stats()
-				if st.Differences != 0 || st.Walking {
-					t.Errorf("%d checks differ", st.Differences)
+				if st.Differences != 0 || st.Walking || st.Opened != 0 {
+					t.Errorf("%d checks differ, %d slots are not closed under prefix", st.Differences, st.Opened)
 				}
 				if o.options.CheckEvery == 1 && st.Checks == 0 {
 					t.Error("no match was checked")

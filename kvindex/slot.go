@@ -16,11 +16,16 @@ type Slot struct {
 	generation uint32
 }
 
-// fullFlag in a slot's state means that a bound was met and the slot is not matched.
-const fullFlag = 1
+// Flags in a slot's state. A slot with one is not matched.
+const (
+	fullFlag = 1 << iota // a bound was met
+	openFlag             // a check found that what it holds is not closed under prefix
 
-// state is the state of a slot that is in use and not full.
-func (s Slot) state() uint64 { return uint64(s.generation) << 1 }
+	stateShift = iota
+)
+
+// state is the state of a slot that is in use and has no flag.
+func (s Slot) state() uint64 { return uint64(s.generation) << stateShift }
 
 // place is one place for slots, without its state.
 type place struct {
@@ -35,7 +40,7 @@ type place struct {
 
 // slots hands out places.
 type slots struct {
-	// states has, by place, the generation that the place has reached, shifted left, and fullFlag. Odd generations are in
+	// states has, by place, the generation that the place has reached, shifted left, and flags. Odd generations are in
 	// use, even ones are not. States lie close together because a match looks at those of all slots.
 	states []atomic.Uint64
 	places []place
@@ -61,20 +66,25 @@ func (s *slots) isKnown(slot Slot) bool {
 	return slot.generation&1 != 0 && int(slot.index) < len(s.states)
 }
 
-// isValid reports whether a slot is in use and not full.
+// isValid reports whether a slot is in use and has no flag.
 func (s *slots) isValid(slot Slot) bool {
 	return s.isKnown(slot) && s.states[slot.index].Load() == slot.state()
 }
 
-// isUsed reports whether a slot is in use, full or not.
+// isUsed reports whether a slot is in use, with flags or without.
 func (s *slots) isUsed(slot Slot) bool {
-	return s.isKnown(slot) && s.states[slot.index].Load()&^fullFlag == slot.state()
+	return s.isKnown(slot) && s.states[slot.index].Load()>>stateShift == uint64(slot.generation)
+}
+
+// has reports whether a slot is in use and has a flag.
+func (s *slots) has(slot Slot, flag uint64) bool {
+	return s.isUsed(slot) && s.states[slot.index].Load() == slot.state()|flag
 }
 
 // count returns how many slots are in use and how many of them are full.
 func (s *slots) count() (used, full int) {
 	for i := range s.states {
-		if state := s.states[i].Load(); state>>1&1 != 0 {
+		if state := s.states[i].Load(); state>>stateShift&1 != 0 {
 			used++
 			full += int(state & fullFlag)
 		}
@@ -114,7 +124,7 @@ func (x *Index) Acquire() (Slot, error) {
 			s.reclaim(x.epochs.advance())
 		}
 		if i, ok := s.take(); ok {
-			slot := Slot{i, uint32(s.states[i].Load()>>1) + 1}
+			slot := Slot{i, uint32(s.states[i].Load()>>stateShift) + 1}
 			s.states[i].Store(slot.state())
 			return slot, nil
 		}
@@ -137,7 +147,7 @@ func (x *Index) Release(s Slot) {
 	if !x.slots.isUsed(s) {
 		return
 	}
-	x.slots.states[s.index].Store(uint64(s.generation+1) << 1)
+	x.slots.states[s.index].Store(uint64(s.generation+1) << stateShift)
 	x.sweep(s.index)
 	x.slots.mu.Lock()
 	defer x.slots.mu.Unlock()

@@ -7,12 +7,12 @@ const (
 )
 
 // Store adds s to the holders of keys on one tier, one key after the other: a key's parent stands before it or is held
-// already. A key that s holds already stays as it is. The error is ErrStale or ErrFull; with ErrFull, s holds nothing
+// already. A key that s holds already stays as it is. The error is ErrStale, ErrFull or ErrOpen; with ErrFull, s holds nothing
 // when Store returns, and is not matched until it is reset.
 func (x *Index) Store(s Slot, t Tier, keys []uint64) error { return x.write(s, t, keys, true) }
 
 // Remove takes s from the holders of keys on one tier, one key after the other: a key stands before its parent. A key that
-// s does not hold is passed over. The error is ErrStale or ErrFull, as with Store: a block that loses one of its holders
+// s does not hold is passed over. The error is ErrStale, ErrFull or ErrOpen, as with Store: a block that loses one of its holders
 // may need a set of holders that no other block has.
 func (x *Index) Remove(s Slot, t Tier, keys []uint64) error { return x.write(s, t, keys, false) }
 
@@ -77,6 +77,9 @@ func (x *Index) beginWrite(s Slot) (*place, error) {
 	case s.state() | fullFlag:
 		p.mu.Unlock()
 		return nil, ErrFull
+	case s.state() | openFlag:
+		p.mu.Unlock()
+		return nil, ErrOpen
 	}
 	p.mu.Unlock()
 	return nil, ErrStale
@@ -84,7 +87,7 @@ func (x *Index) beginWrite(s Slot) (*place, error) {
 
 // drop makes a slot full and gives back what it holds. The caller holds the lock of its place.
 func (x *Index) drop(s Slot) {
-	x.slots.states[s.index].Store(s.state() | fullFlag)
+	x.slots.states[s.index].Store(s.state() | fullFlag) // open or not
 	x.sweep(s.index)
 }
 

@@ -50,7 +50,7 @@ func TestLife(t *testing.T) {
 		for i, kind := range kinds {
 			t.Run(kind.name, func(t *testing.T) {
 				t.Parallel()
-				l := newLife(t, kind, uint64(i))
+				l := newLife(t, kind, uint64(i), nil)
 				lives[i] = l
 				begin := time.Now()
 				for l.events < events/len(kinds) {
@@ -121,6 +121,7 @@ type life struct {
 	heard  *checkedSink
 
 	sink    *lifeSink
+	beside  func() Sink // hears what sink does, while the Subscriber lives that is about to begin; nil for none
 	s       *Subscriber
 	stop    func()
 	metrics *Metrics
@@ -140,10 +141,10 @@ type life struct {
 	took                                            time.Duration
 }
 
-func newLife(t *testing.T, kind lifeKind, seed uint64) *life {
+func newLife(t *testing.T, kind lifeKind, seed uint64, beside func() Sink) *life {
 	rnd := rand.New(rand.NewPCG(seed, 11))
 	l := &life{
-		t: t, seed: seed, rnd: rnd, engine: newLifeEngine(kind, rnd), wire: newTestEngine(t), metrics: NewMetrics(nil), dir: t.TempDir(),
+		t: t, seed: seed, rnd: rnd, engine: newLifeEngine(kind, rnd), wire: newTestEngine(t), metrics: NewMetrics(nil), dir: t.TempDir(), beside: beside,
 		happened: map[string]int{}, replays: map[outcome]float64{},
 	}
 	l.wire.set(func(w *testEngine) { w.old = kind.old })
@@ -172,7 +173,11 @@ func (l *life) process() {
 // follow starts a Subscriber.
 func (l *life) follow() {
 	small := l.rnd.IntN(3) == 0
-	l.s, l.stop = followEngine(l.t, l.wire, l.sink, func(s *Subscriber) {
+	var sink Sink = l.sink
+	if l.beside != nil {
+		sink = bothSinks{l.sink, l.beside()}
+	}
+	l.s, l.stop = followEngine(l.t, l.wire, sink, func(s *Subscriber) {
 		s.o.Metrics = l.metrics
 		s.o.StateDir = NewStateDir(l.dir)
 		f := s.fold.(*fold)
@@ -201,6 +206,15 @@ func (l *life) tally() {
 
 // round is a stretch of life and a rest.
 func (l *life) round() {
+	l.weather()
+	for range 1 + l.rnd.IntN(6) {
+		l.act()
+	}
+	l.rest()
+}
+
+// weather draws what will go wrong until the next rest.
+func (l *life) weather() {
 	holes := rand.New(rand.NewPCG(l.seed, uint64(l.rests)))
 	deaf, silent, gappy := l.rnd.IntN(8) == 0, l.rnd.IntN(16) == 0, l.rnd.IntN(3) == 0
 	l.wire.set(func(w *testEngine) {
@@ -219,13 +233,14 @@ func (l *life) round() {
 	if l.rnd.IntN(3) == 0 {
 		l.lateness = l.rnd.Float64() / 50
 	}
-	for range 1 + l.rnd.IntN(6) {
-		l.happen()
-		for range l.rnd.IntN(150) {
-			l.step()
-		}
+}
+
+// act is a stretch of life.
+func (l *life) act() {
+	l.happen()
+	for range l.rnd.IntN(150) {
+		l.step()
 	}
-	l.rest()
 }
 
 func (l *life) count(what string, yes bool) {
@@ -347,8 +362,9 @@ func (l *life) publish(f fate, after int, events []any) {
 	mustHold(l.t, l.oracle, payload)
 }
 
-// rest publishes what is left, lets the replay socket be itself again, and compares.
-func (l *life) rest() {
+// rest publishes what is left, lets the replay socket be itself again, and compares. It returns what the engine holds, and what of it must be
+// announced because the engine can still replay it.
+func (l *life) rest() (held, due [2]map[uint64]bool) {
 	for l.engine.kind.behind && len(l.engine.behind) > 0 {
 		l.publish(arrives, 0, l.engine.batch(true))
 	}
@@ -362,7 +378,7 @@ func (l *life) rest() {
 	// A block that nobody has heard of shows that all before it was applied, once it is announced.
 	mark := l.mark()
 	l.publish(arrives, 0, l.engine.batch(true))
-	held := l.engine.held()
+	held = l.engine.held()
 	for tier, set := range l.heard.tiers {
 		for key := range set {
 			if !held[tier][key] {
@@ -385,6 +401,9 @@ func (l *life) rest() {
 				maps.Equal(have.tiers[Device], l.heard.tiers[Device]))
 		})
 		l.whole++
+		if !l.ghostless {
+			due = [2]map[uint64]bool{maps.Clone(l.heard.tiers[Device]), maps.Clone(l.heard.tiers[Any])}
+		}
 		if l.engine.kind.exact {
 			for tier := range held {
 				if !maps.Equal(held[tier], have.tiers[tier]) {
@@ -403,12 +422,14 @@ func (l *life) rest() {
 			part.begin()
 			mustHold(l.t, f, b)
 		}
+		due = part.tiers
 		l.until("what the latest batches say", &have, func() bool {
 			return have.about.Connected && includes(have.tiers[Any], part.tiers[Any]) && includes(have.tiers[Device], part.tiers[Device])
 		})
 	}
 	l.holds(&have, held)
 	l.announced += len(have.tiers[Any])
+	return held, due
 }
 
 // mark has the engine hold a block that it never held, and returns its fingerprint.

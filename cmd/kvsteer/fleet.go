@@ -132,29 +132,30 @@ func (s sink) Lost() bool { return s.taken() || !s.router.Follows(s.Source) }
 
 // Sink takes the blocks of endpoints that are taken, unless the router is connected with their engines itself.
 func (l *listener) Sink(pool, endpoint string, rank int) (feed.Sink, error) {
-	if err := l.keeper.wants(pool, endpoint); err != nil {
+	node, err := l.keeper.wants(pool, endpoint)
+	if err != nil {
 		return nil, err
 	}
-	s, err := l.router.Source(pool, endpoint, rank)
+	s, err := l.router.SourceOf("node "+node, pool, endpoint, rank)
 	if err != nil {
 		return nil, err
 	}
 	return sink{s, l.router, func() bool { return l.keeper.followed(pool, endpoint) }}, nil
 }
 
-// wants says why the blocks of an endpoint that a node announces are not wanted, nil when they are.
-func (k *keeper) wants(pool, endpoint string) error {
+// wants returns the node whose blocks of an endpoint are wanted, or why those that a node announces are not.
+func (k *keeper) wants(pool, endpoint string) (node string, err error) {
 	if k.followed(pool, endpoint) {
-		return errors.New("the router has an event source of its own for it")
+		return "", errors.New("the router has an event source of its own for it")
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, e := range k.plan.Endpoints {
 		if e.Pool == pool && e.Address == endpoint && e.Node != "" {
-			return nil
+			return e.Node, nil
 		}
 	}
-	return errors.New("it is no endpoint of the pool")
+	return "", errors.New("it is no endpoint of the pool")
 }
 
 // followed reports whether the configuration has the router follow the engine of an endpoint itself.

@@ -103,7 +103,10 @@ func (x *Index) Match(keys []uint64, slots []kvindex.Slot, held []kvindex.Held) 
 }
 
 // Sound reports that no check has found the index not to be closed under prefix.
-func (x *Index) Sound() bool { return x.blocks.Stats().Differences == 0 }
+func (x *Index) Sound() bool {
+	st := x.blocks.Stats()
+	return st.Differences == 0 && st.Opened == 0
+}
 
 // share is how many blocks one endpoint may have.
 func (x *Index) share() int { return max(1, x.max/int(max(1, x.count.Load()))) }

@@ -57,7 +57,7 @@ func newCollector(x *atomic.Pointer[Index]) *collector {
 		index:  x,
 		blocks: desc("endpoint_blocks", "Text blocks that the endpoint was sent and is taken to hold.", "pool", "endpoint"),
 		bytes:  desc("index_bytes", "Memory of the index of text blocks, without the lists of what each endpoint was sent."),
-		sound:  desc("index_walking", "1 when a check has found a wrong match, after which every match walks."),
+		sound:  desc("index_walking", "1 when a check has found a wrong match, after which every match walks, or blocks of an endpoint that rest on nothing."),
 	}
 }
 
@@ -78,7 +78,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	st := x.blocks.Stats()
 	gauge(c.bytes, float64(st.Bytes))
 	walking := 0.0
-	if st.Walking {
+	if st.Walking || st.Opened > 0 {
 		walking = 1
 	}
 	gauge(c.sound, walking)

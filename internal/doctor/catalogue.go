@@ -112,6 +112,7 @@ const (
 	ReloadRefused   Code = "KV510"
 	ChoiceNotObeyed Code = "KV511"
 	RefreshFailing  Code = "KV512"
+	BlocksUnclosed  Code = "KV513"
 
 	NodeUnreachable Code = "KV601"
 	NodeStale       Code = "KV602"
@@ -213,7 +214,7 @@ func Catalogue() []Entry {
 		{RouterSilent, Error, "the router's admin listener does not answer, or not to the doctor", "start the router, or name its admin listener with --admin and its token with --token-file"},
 		{RouterUnready, Error, "the router is not ready", "see what it misses"},
 		{IndexDiffers, Error, "a checked match was wrong, and the index walks every block since", "report it, and restart the router"},
-		{IndexFull, Warning, "blocks do not fit into the index: their endpoints are not matched", "raise index.max_blocks"},
+		{IndexFull, Warning, "blocks do not fit into the index, or exceed a node's share of it: their endpoints are not matched", "raise index.max_blocks; with index_share, see why that node announces so much"},
 		{OtherConfig, Warning, "the router, or the node, runs with other endpoints than the configuration names", "reload it"},
 		{EndpointDown, Warning, "the router, or the node, takes an endpoint that answers for down", "see that it can reach the endpoint"},
 		{TokenizeFailing, Warning, "many calls of /tokenize fail or are too slow", "see the engines' load, tokenize.timeout and api_key_file"},
@@ -222,6 +223,7 @@ func Catalogue() []Entry {
 		{ReloadRefused, Error, "the router, or the node, refused a changed configuration and goes on with the one before", "kvsteer serve --check, or kvsteer node --check, says what is wrong with it"},
 		{ChoiceNotObeyed, Warning, "many requests ran at another endpoint than the one that was chosen", "see Envoy's connections to the engines, and whether something else routes there"},
 		{RefreshFailing, Warning, "the engine does not tell the router, or the node, which models and adapters it serves", "let it reach /v1/models on every engine, with the key of api_key_file"},
+		{BlocksUnclosed, Error, "an endpoint's blocks came without others that they rest on, and are not matched until they come anew", "upgrade its node; if both are of this release, report it: no sound node announces that"},
 
 		{NodeUnreachable, Error, "the router is not connected with a node: what its engines hold is not known, and they are routed by load", "see that kvsteer node runs there, that the router reaches its listener, and that feed.tls and feed.token_file fit"},
 		{NodeStale, Warning, "a node is connected, and some of its blocks are not matched because they were not heard of for too long", "see the node's load and the network between them; docs/operations.md#kvsteernodestale"},

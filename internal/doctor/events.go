@@ -105,6 +105,7 @@ func (f *facts) examineProblems(c *collector, e *engineFacts) {
 				if e.endpoint.Events.None() { // else found with the engine, which says how many it has
 					c.found(SeveralRanks, e.subject(), "problem %s, which its node tells", problem)
 				}
+			case "index_full", "index_share", "not_closed": // found with the router
 			case "bigram", "lookahead":
 				c.found(Speculates, e.subject(), "problem %s", problem)
 			case "mirror_full":

@@ -90,6 +90,18 @@ func (f *facts) examineRouter(c *collector) {
 	if n := value("kvsteer_index_full_slots"); n > 0 {
 		c.found(IndexFull, "router", "%s did not fit, with index.max_blocks %d", plural(int(n), "source"), f.cfg.Index.MaxBlocks)
 	}
+	for _, s := range m.named("kvsteer_router_endpoint_problem") {
+		if s.value == 0 {
+			continue
+		}
+		subject := "endpoint " + s.labels["endpoint"]
+		switch problem := s.labels["problem"]; problem {
+		case "index_full", "index_share":
+			c.found(IndexFull, subject, "problem %s, with index.max_blocks %d", problem, f.cfg.Index.MaxBlocks)
+		case "not_closed":
+			c.found(BlocksUnclosed, subject, "problem %s", problem)
+		}
+	}
 	if p, i := value("kvsteer_extproc_panics_total"), value("kvsteer_extproc_invalid_endpoints_total"); p+i > 0 {
 		c.found(RouterPanics, "router", "%.0f panics and %.0f addresses that are none since its start", p, i)
 	}

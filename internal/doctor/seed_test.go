@@ -492,6 +492,15 @@ var seeds = []seed{
 	}},
 	{"a wrong match", IndexDiffers, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_index_walking", "1") }},
 	{"a full index", IndexFull, nil, "", func(w *world) { w.metric(routerPage, "kvsteer_index_full_slots", "2") }},
+	{"an endpoint that did not fit", IndexFull, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="index_full"}`, "1")
+	}},
+	{"a node with too much", IndexFull, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="index_share"}`, "1")
+	}},
+	{"blocks without their ancestors", BlocksUnclosed, nil, "", func(w *world) {
+		w.metric(routerPage, `kvsteer_router_endpoint_problem{endpoint="`+engine2+`",pool="chat",problem="not_closed"}`, "1")
+	}},
 	{"an endpoint that the router lacks", OtherConfig, nil, "", func(w *world) { w.dropRouterEndpoint() }},
 	{"an endpoint that the router alone has", OtherConfig, nil, "", func(w *world) {
 		w.metric(routerPage, `kvsteer_pool_endpoint_up{endpoint="10.0.0.9:8000",pool="chat"}`, "1")

@@ -13,82 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/kvsteer/kvsteer/internal/lab"
 	"github.com/kvsteer/kvsteer/subscriber"
 )
-
-// wires are the connections of routers with a node. They can be cut, and held up.
-type wires struct {
-	mu   sync.Mutex
-	open map[*wire]bool
-	held chan struct{} // closed when reading may go on; nil while it may
-}
-
-type wire struct {
-	net.Conn
-	of     *wires
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (w *wires) dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.open == nil {
-		w.open = map[*wire]bool{}
-	}
-	x := &wire{Conn: c, of: w, closed: make(chan struct{})}
-	w.open[x] = true
-	return x, nil
-}
-
-func (x *wire) Read(b []byte) (int, error) {
-	x.of.mu.Lock()
-	held := x.of.held
-	x.of.mu.Unlock()
-	if held != nil {
-		select {
-		case <-held:
-		case <-x.closed:
-		}
-	}
-	return x.Conn.Read(b)
-}
-
-func (x *wire) Close() error {
-	x.once.Do(func() {
-		close(x.closed)
-		x.of.mu.Lock()
-		delete(x.of.open, x)
-		x.of.mu.Unlock()
-	})
-	return x.Conn.Close()
-}
-
-func (w *wires) cut() {
-	w.mu.Lock()
-	all := slices.Collect(maps.Keys(w.open))
-	w.mu.Unlock()
-	for _, x := range all {
-		x.Close()
-	}
-}
-
-// hold stops all reading, or lets it go on.
-func (w *wires) hold(on bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case on && w.held == nil:
-		w.held = make(chan struct{})
-	case !on && w.held != nil:
-		close(w.held)
-		w.held = nil
-	}
-}
 
 // nodeHost is a node with its engines, which outlive it.
 type nodeHost struct {
@@ -211,7 +138,7 @@ func TestHistories(t *testing.T) {
 			h.engines = append(h.engines, &engine{tree: shape, rand: r, has: blocks{}, about: subscriber.Description{Connected: true, BlockSize: 16}})
 		}
 		h.start()
-		w := &wires{}
+		w := &lab.Links{}
 		type running struct {
 			fleet *modelFleet
 			r     *Router
@@ -220,9 +147,8 @@ func TestHistories(t *testing.T) {
 		start := func() *running {
 			x := &running{fleet: newModelFleet(t)}
 			x.fleet.parent = parent
-			router, err := NewRouter(RouterOptions{Instance: fmt.Sprint("r", r.Uint32()), Fleet: x.fleet, Dial: w.dial, StaleAfter: time.Minute})
+			router, err := NewRouter(RouterOptions{Instance: fmt.Sprint("r", r.Uint32()), Fleet: x.fleet, Dial: w.Dial, StaleAfter: time.Minute, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond})
 			check(t, err)
-			router.retry.max, router.retry.min = 10*time.Millisecond, time.Millisecond
 			router.Set([]Address{{Addr: h.addr}})
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
@@ -259,9 +185,9 @@ func TestHistories(t *testing.T) {
 			case k < 970:
 				h.engines[r.IntN(len(h.engines))].act()
 			case k < 980:
-				w.cut()
+				w.Cut()
 			case k < 985:
-				w.hold(true)
+				w.Hold(true)
 				for range r.IntN(4) {
 					h.engines[r.IntN(len(h.engines))].storm()
 				}
@@ -278,13 +204,13 @@ func TestHistories(t *testing.T) {
 				h.engines = append(h.engines[:2:2], append(h.engines[3:], h.engines[2])...) // engines change places
 				h.announce()
 			case k < 995:
-				eventually(t, "all is at rest in between", func() bool { w.hold(false); return equal() })
+				eventually(t, "all is at rest in between", func() bool { w.Hold(false); return equal() })
 			default:
-				w.hold(false)
+				w.Hold(false)
 				pauseFor(t, time.Duration(r.IntN(3000))*time.Microsecond)
 			}
 		}
-		w.hold(false)
+		w.Hold(false)
 		for _, e := range h.engines {
 			e.about = subscriber.Description{Connected: true, BlockSize: 16}
 			e.source.Describe(e.about)

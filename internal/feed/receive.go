@@ -74,6 +74,7 @@ type inbox struct {
 
 	parted map[string]time.Time // routers that the node has lost, or that were lost with it: until when they heard what it was told
 
+	recopy    recopy
 	held      map[sourceName]*heldSource
 	stales    int               // of them
 	endpoints map[string]string // of accepted replicas, by their name with the node

@@ -58,6 +58,9 @@ type Sink interface {
 	// Lost reports whether what is told here counts no more, for a reason that the fleet knows. It is asked when the fleet is asked for sinks that it
 	// did not want: the sink is closed then, and another one asked for.
 	Lost() bool
+	// Dropped reports whether what was told here was dropped, for a reason that may pass. It is asked every few seconds; the blocks of the node's sources
+	// are copied anew then, at growing intervals.
+	Dropped() bool
 	// Close forgets everything. No method is called after it.
 	Close()
 }
@@ -72,6 +75,9 @@ type RouterOptions struct {
 	StaleAfter time.Duration
 	// MaxBlocks bounds the blocks of one source. Default 16,777,216.
 	MaxBlocks int
+	// BackoffMin and BackoffMax bound the range that the pause before another stream to a node is drawn from. It begins at zero, and its end doubles. Defaults
+	// 100 ms and 5 s.
+	BackoffMin, BackoffMax time.Duration
 
 	TLS      func() *tls.Config // for each connection with a node; nil: clear text
 	Token    func() string      // sent to nodes with each call; "": none
@@ -111,7 +117,7 @@ func NewRouter(o RouterOptions) (*Router, error) {
 		return nil, errors.New("router of a feed: no fleet")
 	case o.Instance == "" || len(o.Instance) > maxInstance:
 		return nil, errors.New("router of a feed: no instance, or one that is too long")
-	case o.StaleAfter < 0 || o.MaxBlocks < 0:
+	case o.StaleAfter < 0 || o.MaxBlocks < 0 || o.BackoffMin < 0 || o.BackoffMax < 0:
 		return nil, errors.New("router of a feed: a bound below zero")
 	}
 	if o.StaleAfter == 0 {
@@ -133,7 +139,7 @@ func NewRouter(o RouterOptions) (*Router, error) {
 	r := &Router{o: o, origins: origins{own: o.Instance, fleet: o.Fleet}, changed: make(chan struct{}, 1)}
 	r.mail = mail{ways: r.origins.with, metrics: o.Metrics}
 	r.connectTimeout, r.helloTimeout, r.stallTimeout = connectTimeout, helloTimeout, fetchStall
-	r.retry = newRetry()
+	r.retry = newRetry(o.BackoffMin, o.BackoffMax)
 	r.begin = r.watch
 	return r, nil
 }

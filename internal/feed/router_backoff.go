@@ -15,8 +15,15 @@ type retry struct {
 	attempts int // since one was stable
 }
 
-func newRetry() retry {
-	return retry{min: 100 * time.Millisecond, max: 5 * time.Second, stable: 5 * time.Second, random: rand.Float64}
+// newRetry returns a pace between two bounds, where 0 stands for the default.
+func newRetry(least, most time.Duration) retry {
+	if least == 0 {
+		least = 100 * time.Millisecond
+	}
+	if most == 0 {
+		most = 5 * time.Second
+	}
+	return retry{min: least, max: max(least, most), stable: 5 * time.Second, random: rand.Float64}
 }
 
 // after returns how long to wait after a stream that lasted for a time, 0 when there was none.

@@ -371,7 +371,7 @@ func TestGarbage(t *testing.T) {
 
 // TestRetry spreads the attempts of many routers.
 func TestRetry(t *testing.T) {
-	b := newRetry()
+	b := newRetry(0, 0)
 	b.random = func() float64 { return 0.5 }
 	var got []time.Duration
 	for range 8 {

@@ -38,6 +38,7 @@ type modelSink struct {
 	history []string // of Describe, Begin, End, Reset, Close
 	hearer  Hearer
 	closed  bool
+	dropped bool
 	lost    bool
 }
 
@@ -149,6 +150,11 @@ func (s *modelSink) TellPrompts(h Hearer) {
 func (s *modelSink) Lost() bool {
 	defer s.use("")()
 	return s.lost
+}
+
+func (s *modelSink) Dropped() bool {
+	defer s.use("")()
+	return s.dropped
 }
 
 // matched is what could be matched at this time.

@@ -305,6 +305,9 @@ func (n *watched) tick() {
 		(*cancel)(errSilent)
 	}
 	n.rec.tick(now)
+	if n.rec.dropped(now) {
+		n.again()
+	}
 	n.armLocked(now)
 }
 

@@ -73,6 +73,7 @@ type Router struct {
 	scratch     sync.Pool // of *scratch
 	settings    atomic.Pointer[Settings]
 	fleets      atomic.Pointer[[]*fleet]
+	owners      owners
 	swaps       atomic.Uint64 // times that blocks of a source have been replaced as a whole
 
 	mu sync.Mutex // held by Apply

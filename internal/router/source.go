@@ -12,10 +12,12 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// Problems that the index adds to those of package subscriber. Such an endpoint is routed by load until its next reset: it has missed blocks,
+// Problems that the index adds to those of package subscriber. Such an endpoint is routed by load until its next reset or copy: it has missed blocks,
 // and their descendants may not be stored without them.
 const (
 	problemIndexFull  = "index_full"  // its blocks exceed what the index may hold
+	problemIndexShare = "index_share" // its node has more than a fair share of a crowded index
+	problemNotClosed  = "not_closed"  // it had a block without one before it
 	problemIndexSlots = "index_slots" // the index has no slot left
 	problemIndexError = "index_error" // the index refused its blocks for another reason
 	problemForgotten  = "forgotten"   // its blocks were forgotten by a call
@@ -27,11 +29,13 @@ type Source struct {
 	fleet    *fleet
 	endpoint *pool.Endpoint
 	rank     *rank
+	owner    *owner
 	index    *kvindex.Index
 	swaps    *atomic.Uint64 // of the router
 	now      func() time.Time
 	log      *slog.Logger
 	state    atomic.Pointer[sourceState] // written by the sink's goroutine
+	counted  int64                       // blocks that count as the owner's; the sink's goroutine's
 
 	forgotten atomic.Pointer[sourceState] // whose slots are not to be matched; nil for none
 	hearer    atomic.Pointer[Hearer]      // nil while nobody hears of prompts
@@ -90,6 +94,8 @@ func (s *Source) problemName(state *sourceState) string {
 	switch {
 	case state.problem != "":
 		return state.problem
+	case s.index.Open(state.slot):
+		return problemNotClosed
 	case s.isForgotten(state):
 		return problemForgotten
 	}
@@ -97,8 +103,13 @@ func (s *Source) problemName(state *sourceState) string {
 }
 
 // Source returns the sink for the events of one data-parallel rank of an endpoint, 0 where it has one alone. There is one at a time per rank; Close
-// ends it.
+// ends it. While the index is crowded its engine has a fair share of it.
 func (r *Router) Source(pool, endpoint string, rank int) (*Source, error) {
+	return r.SourceOf("engine "+endpoint, pool, endpoint, rank)
+}
+
+// SourceOf is Source for an endpoint of an owner, such as a node: all sources of one owner together have a fair share of a crowded index.
+func (r *Router) SourceOf(owner, pool, endpoint string, rank int) (*Source, error) {
 	fail := func(why string) (*Source, error) {
 		return nil, fmt.Errorf("source of rank %d of endpoint %q in pool %q: %s", rank, endpoint, pool, why)
 	}
@@ -121,6 +132,7 @@ func (r *Router) Source(pool, endpoint string, rank int) (*Source, error) {
 	if !k.source.CompareAndSwap(nil, s) {
 		return fail("already in use")
 	}
+	s.owner = r.owners.join(owner)
 	return s, nil
 }
 
@@ -140,6 +152,31 @@ func (s *Source) Life() uint64 { return s.endpoint.Life() }
 func (s *Source) Close() {
 	s.rank.source.CompareAndSwap(s, nil)
 	s.release(*s.state.Load())
+	s.count(sourceState{})
+	s.owner.leave()
+}
+
+// count has what the source holds count as its owner's. A copy takes the place of what is known, so of the two the larger one counts.
+func (s *Source) count(state sourceState) {
+	_, known := s.index.Blocks(state.slot)
+	_, copied := s.index.Blocks(state.copy)
+	n := max(known, copied)
+	s.owner.held.Add(n - s.counted)
+	s.counted = n
+}
+
+// Dropped says whether what came was dropped, because of a problem of the index: only all blocks anew can be matched again. It is called from the
+// sink's goroutine. What a check of the index has found wrong with the blocks, and that others need their room, comes to light here too.
+func (s *Source) Dropped() bool {
+	state := s.state.Load()
+	switch {
+	case state.problem != "":
+	case !state.copying && s.index.Open(state.slot):
+		s.fail(kvindex.ErrOpen)
+	case s.counted > 0 && s.owner.exceeds(s.index):
+		s.fail(errShare)
+	}
+	return s.state.Load().problem != ""
 }
 
 // Store enters blocks, and lets the load ledger know of those that the engine has just computed: those of a copy tell nothing of when. The first
@@ -150,6 +187,10 @@ func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
 		s.fleet.confirm(s.rank.target.Load(), keys, s.now())
 	}
 	if state.problem != "" {
+		return
+	}
+	if s.owner.exceeds(s.index) {
+		s.fail(errShare)
 		return
 	}
 	to := state.writing()
@@ -164,7 +205,9 @@ func (s *Source) Store(tier subscriber.Tier, keys []uint64) {
 	}
 	if err := s.index.Store(*to, indexTier(tier), keys); err != nil {
 		s.fail(err)
+		return
 	}
+	s.count(state)
 }
 
 // Remove withdraws blocks. During a copy they are withdrawn from the copy alone: what was known before may hold descendants that the engine has
@@ -178,7 +221,9 @@ func (s *Source) Remove(tier subscriber.Tier, keys []uint64) {
 	if err := s.index.Remove(from, indexTier(tier), keys); err != nil {
 		// A block that stays although the engine dropped it would be matched for ever.
 		s.fail(err)
+		return
 	}
+	s.count(*state)
 }
 
 // Begin opens a copy of all blocks: what is stored and removed from here on goes to a fresh slot, and counts from End on. What was known stays
@@ -210,6 +255,7 @@ func (s *Source) replace(before, after sourceState) {
 	s.state.Store(&after)
 	s.swaps.Add(1) // before the release, which makes matches find nothing
 	s.release(before)
+	s.count(after)
 }
 
 // Reset forgets all blocks, and with them the problem of having missed some. It ends a copy under way: whatever is stored next counts at once.
@@ -223,6 +269,7 @@ func (s *Source) Reset(cause subscriber.Cause) {
 	}
 	s.release(state)
 	s.state.Store(&sourceState{about: state.about})
+	s.count(sourceState{})
 }
 
 // Describe takes over what is known of the engine. An engine that connects or disconnects may have been restarted, so its health is looked at
@@ -244,19 +291,24 @@ func (s *Source) Describe(d subscriber.Description) {
 	s.state.Store(&after)
 }
 
-// fail gives the endpoint's room in the index to others until the next reset.
+// fail gives the endpoint's room in the index to others until the next reset or copy.
 func (s *Source) fail(err error) {
 	problem := problemIndexError
 	switch {
 	case errors.Is(err, kvindex.ErrFull):
 		problem = problemIndexFull
+	case errors.Is(err, errShare):
+		problem = problemIndexShare
+	case errors.Is(err, kvindex.ErrOpen):
+		problem = problemNotClosed
 	case errors.Is(err, kvindex.ErrSlots):
 		problem = problemIndexSlots
 	}
-	s.log.Warn("the endpoint is routed by load until its events start over", "problem", problem, "error", err)
+	s.log.Warn("the endpoint is routed by load until its blocks come anew", "problem", problem, "error", err)
 	state := *s.state.Load()
 	s.release(state)
 	s.state.Store(&sourceState{about: state.about, problem: problem})
+	s.count(sourceState{})
 }
 
 // release gives back the slots of a state.

@@ -34,8 +34,8 @@ import (
 	"github.com/kvsteer/kvsteer/subscriber"
 )
 
-// maxFlush bounds the time in which a router that stops tells the others what it has to.
-const maxFlush = 200 * time.Millisecond
+// maxFlush bounds the time in which a router that stops tells the others what it has to; nodes that answer take some milliseconds.
+const maxFlush = time.Second
 
 // maxKey bounds an API key file.
 const maxKey = 64 << 10

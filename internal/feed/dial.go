@@ -29,9 +29,11 @@ const (
 	keepaliveTimeout = 5 * time.Second
 )
 
-// conversation is the router's end of a stream. Send and Recv may be called at the same time, each by one goroutine.
+// conversation is the router's end of a stream. Send and Recv may be called at the same time, each by one goroutine. After CloseSend, which is called by
+// the one that sends, the node ends the stream when it has read everything.
 type conversation interface {
 	Send(*feedpb.RouterMessage) error
+	CloseSend() error
 	Recv() (*feedpb.NodeMessage, error)
 }
 

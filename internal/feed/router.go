@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvsteer/kvsteer/subscriber"
@@ -98,6 +99,7 @@ type Router struct {
 	origins origins
 	open    openCharges
 	mail    mail
+	leaving atomic.Bool // by Flush: what is sent is the last
 	// begin opens a stream; the function ends it.
 	begin   func(ctx context.Context, addr netip.AddrPort, received func(bytes int)) (conversation, func(), error)
 	changed chan struct{} // holds one when wanted has changed, or a node's goroutine has ended

@@ -227,14 +227,17 @@ func (o *outbox) again(since time.Time) {
 	o.poke()
 }
 
-// send writes to a stream what is put in, and the witnesses that come, until ctx or the stream ends, of which receiving tells. Charges and witnesses that were
-// taken and could not be sent are lost.
-func (o *outbox) send(ctx context.Context, s conversation, witnesses <-chan *feedpb.Witness) {
+// send writes to a stream what is put in, and the witnesses that come, until ctx or the stream ends, of which receiving tells, or, once leaving says so, there is nothing
+// more. Charges and witnesses that were taken and could not be sent are lost.
+func (o *outbox) send(ctx context.Context, s conversation, witnesses <-chan *feedpb.Witness, leaving func() bool) {
 	delay := time.NewTimer(0)
 	defer delay.Stop()
 	for {
 		charges, records := o.waiting()
 		switch {
+		case charges == 0 && !records && leaving():
+			_ = s.CloseSend() // Recv says how the stream ends
+			return
 		case charges == 0 && !records:
 			select {
 			case <-o.wake:

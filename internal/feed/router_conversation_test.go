@@ -30,6 +30,9 @@ type line struct {
 	up   chan *feedpb.RouterMessage
 	down chan any // *feedpb.NodeMessage, or an error that ends it
 	done chan struct{}
+
+	half  chan struct{} // closed when the router has said everything
+	hangs bool          // and the node does not come to that
 }
 
 func (l *line) Send(m *feedpb.RouterMessage) error {
@@ -41,8 +44,18 @@ func (l *line) Send(m *feedpb.RouterMessage) error {
 	}
 }
 
+// CloseSend has the node end the stream, as all that was sent has been read.
+func (l *line) CloseSend() error {
+	if !l.hangs {
+		close(l.half)
+	}
+	return nil
+}
+
 func (l *line) Recv() (*feedpb.NodeMessage, error) {
 	select {
+	case <-l.half:
+		return nil, io.EOF
 	case m := <-l.down:
 		if err, ok := m.(error); ok {
 			return nil, err
@@ -101,7 +114,7 @@ func newRouterSite(t *testing.T, nodes ...Address) *routerSite {
 		if err != nil {
 			return nil, nil, err
 		}
-		l := &line{ctx: ctx, up: make(chan *feedpb.RouterMessage, 1000), down: make(chan any), done: make(chan struct{})}
+		l := &line{ctx: ctx, half: make(chan struct{}), up: make(chan *feedpb.RouterMessage, 1000), down: make(chan any), done: make(chan struct{})}
 		x.calls <- l
 		return l, sync.OnceFunc(func() { close(l.done) }), nil
 	}

@@ -6,31 +6,30 @@ import (
 	"time"
 )
 
-// flushed is how long what was handed to a connection may take to leave.
-const flushed = 20 * time.Millisecond
-
-// Flush waits until what other routers are to hear has been sent to the nodes that are connected, at most until ctx ends. It is for a router that is about to
-// stop, which takes no more records and makes no more decisions: the end of Run drops what waits then.
+// Flush ends the streams with all nodes once these have read what other routers are to hear, and opens no more; it waits for that, at most until ctx ends. It
+// is for a router that is about to stop, which takes no more records and makes no more decisions: the end of Run drops what waits then.
 func (r *Router) Flush(ctx context.Context) {
+	r.leaving.Store(true)
 	poll := time.NewTicker(batchDelay)
 	defer poll.Stop()
-	for r.waits() {
+	for r.connected() {
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
 			return
 		}
 	}
-	pause(ctx, flushed)
 }
 
-// waits says whether something waits for a node that is connected.
-func (r *Router) waits() bool {
+// connected says whether a node is, and has each look whether there is something to send.
+func (r *Router) connected() bool {
 	r.mu.Lock()
 	nodes := slices.Clone(r.nodes)
 	r.mu.Unlock()
-	return slices.ContainsFunc(nodes, func(n *watched) bool {
-		charges, records := n.out.waiting()
-		return (charges > 0 || records) && n.status().Connected
-	})
+	some := false
+	for _, n := range nodes {
+		n.out.poke()
+		some = n.status().Connected || some
+	}
+	return some
 }

@@ -122,6 +122,10 @@ func (n *watched) run(ctx context.Context, leaves func() bool) {
 	defer func() { n.leave(leaves()) }()
 	pace := n.r.retry
 	for ctx.Err() == nil {
+		if n.r.leaving.Load() {
+			<-ctx.Done()
+			return
+		}
 		lasted, err := n.converse(ctx)
 		n.ended(ctx, lasted, err)
 		if ctx.Err() != nil {
@@ -176,7 +180,7 @@ func (n *watched) converse(ctx context.Context) (lasted time.Duration, err error
 	defer n.cancel.Store(nil)
 	hashed := make(chan *feedpb.Witness)
 	wg.Go(func() { n.ears.run(ctx, hashed) })
-	wg.Go(func() { n.out.send(ctx, s, hashed) })
+	wg.Go(func() { n.out.send(ctx, s, hashed, n.r.leaving.Load) })
 	room := bucket{most: announceBurst, every: announceEvery}
 	for {
 		m, err := s.Recv()
@@ -255,6 +259,9 @@ func (n *watched) ended(ctx context.Context, lasted time.Duration, err error) {
 	now := time.Now()
 	greeted := n.connected
 	reason := reasonOf(ctx, err, greeted)
+	if n.r.leaving.Load() && errors.Is(err, io.EOF) {
+		reason = endStopped
+	}
 	n.metrics.ended[string(reason)].Inc()
 	if n.connected {
 		n.connected, n.since = false, now

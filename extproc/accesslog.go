@@ -3,6 +3,8 @@ package extproc
 import (
 	"errors"
 	"io"
+	"sync/atomic"
+	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"google.golang.org/grpc"
@@ -19,6 +21,9 @@ const (
 	maxLogMessage = 1 << 20
 	// maxLogStreams is the number of access log streams. Each worker of each Envoy has one.
 	maxLogStreams = 4096
+	// logQuiet is for how long nothing comes on a stream that is taken for read when the server shuts down, and logRest bounds the wait for that.
+	logQuiet = 10 * time.Millisecond
+	logRest  = 20 * logQuiet
 )
 
 // Completer takes the ends of requests, as Envoy's access log tells them. It is called from many goroutines and must not block.
@@ -75,18 +80,39 @@ func (a *accessLog) take(stream grpc.ServerStream) logOutcome {
 	a.metrics.openLogs.Inc()
 	defer a.metrics.openLogs.Dec()
 	done := make(chan logOutcome, 1)
-	a.waits.Go(func() { done <- a.receive(stream) })
+	var taken atomic.Int64
+	a.waits.Go(func() { done <- a.receive(stream, &taken) })
 	select {
 	case o := <-done:
 		return o
 	case <-a.ending:
-		return logDrained
+		return rest(done, &taken)
 	}
+}
+
+// rest waits until what has come on a stream is taken, since the end of the stream would drop it: a record that is not taken keeps its decision open.
+func rest(done <-chan logOutcome, taken *atomic.Int64) logOutcome {
+	quiet := time.NewTicker(logQuiet)
+	defer quiet.Stop()
+	last := taken.Load()
+	for range logRest / logQuiet {
+		select {
+		case o := <-done:
+			return o
+		case <-quiet.C:
+		}
+		n := taken.Load()
+		if n == last {
+			break
+		}
+		last = n
+	}
+	return logDrained
 }
 
 // receive takes records until the stream ends. A message is not made into its generated type: that would cost a hundred times its bytes where
 // it is made up of empty records, and one header that is not UTF-8 would lose it. An empty message keeps all fields as they came.
-func (a *accessLog) receive(stream grpc.ServerStream) (o logOutcome) {
+func (a *accessLog) receive(stream grpc.ServerStream, taken *atomic.Int64) (o logOutcome) {
 	defer func() {
 		if v := recover(); v != nil {
 			a.panicked(v)
@@ -112,5 +138,6 @@ func (a *accessLog) receive(stream grpc.ServerStream) (o logOutcome) {
 		if err := eachRecord(raw, a.completer.Complete); err != nil {
 			return logMalformed
 		}
+		taken.Add(1)
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
@@ -294,7 +296,7 @@ func TestReceiveEnds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		a := &accessLog{service: &service{}}
-		if got := a.receive(failing{err: tt.err}); got != tt.want {
+		if got := a.receive(failing{err: tt.err}, new(atomic.Int64)); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
 		}
 	}
@@ -306,3 +308,63 @@ type failing struct {
 }
 
 func (f failing) RecvMsg(any) error { return f.err }
+
+// What has come before a shutdown is taken, for a bounded time.
+func TestAccessLogIsReadAtShutdown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		records int
+		took    time.Duration
+	}{
+		"none":           {0, logQuiet},
+		"some":           {25, 4 * logQuiet},
+		"without an end": {1 << 20, logRest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got ends
+				s, err := New(Options{Decider: always(decided()), Completer: &got})
+				if err != nil {
+					t.Fatal(err)
+				}
+				a := &accessLog{service: &service{Server: s, ending: make(chan struct{})}}
+				close(a.ending)
+				raw, err := proto.Marshal(logOf(entryOf(decided(), "10.0.0.11:8000", nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				st := &busyLog{left: tt.records, raw: raw, ended: make(chan struct{})}
+				began := time.Now()
+				o := a.take(st)
+				took := time.Since(began)
+				taken := len(got.taken())
+				close(st.ended)
+				synctest.Wait()
+				if o != logDrained || took != tt.took || taken != min(tt.records, int(logRest/time.Millisecond)-1) && taken != min(tt.records, int(logRest/time.Millisecond)) {
+					t.Errorf("outcome %q, %d of %d records taken in %v, want %v", o, taken, tt.records, took, tt.took)
+				}
+			})
+		})
+	}
+}
+
+// busyLog has records that each take a millisecond to be received.
+type busyLog struct {
+	grpc.ServerStream
+	left  int
+	raw   []byte
+	ended chan struct{}
+}
+
+func (b *busyLog) RecvMsg(m any) error {
+	if b.left == 0 {
+		<-b.ended
+		return io.EOF
+	}
+	select {
+	case <-time.After(time.Millisecond):
+	case <-b.ended:
+		return io.EOF
+	}
+	b.left--
+	return proto.Unmarshal(b.raw, m.(proto.Message))
+}

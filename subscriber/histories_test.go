@@ -24,7 +24,7 @@ import (
 //   - every block that the engine can still replay,
 //
 // and exactly those that the Subscribers have announced. On the way prompts are matched while changes come, and what is matched is always what a walk over all blocks
-// finds: each index compares, for slots that nothing changed meanwhile. One history is repeated by its name: -run 'TestHistories/seed=7'.
+// finds: each index compares, for slots that nothing changed meanwhile. One history is repeated by its name: -run 'TestHistories/all/seed=7'.
 func TestHistories(t *testing.T) {
 	const seeds = 10
 	var mu sync.Mutex

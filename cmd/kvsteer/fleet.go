@@ -209,7 +209,7 @@ func (l *listener) Record(r feed.Record) {
 func (s *service) newFeed(cfg *config.Config, reg prometheus.Registerer, others *peers, log *slog.Logger) error {
 	o := feed.RouterOptions{
 		Release: version, Instance: s.router.Instance(), Fleet: &listener{router: s.router, keeper: s.keeper, pools: s.pools, served: map[string]map[string]string{}},
-		StaleAfter: cfg.Feed.StaleAfter.Std(), Insecure: cfg.Feed.Insecure, Log: log, Metrics: feed.NewRouterMetrics(reg),
+		StaleAfter: cfg.Feed.StaleAfter.Std(), MaxBlocks: config.MaxNodeBlocks, Insecure: cfg.Feed.Insecure, Log: log, Metrics: feed.NewRouterMetrics(reg),
 	}
 	if s.feedTLS != nil {
 		o.TLS = func() *tls.Config { return s.feedTLS.current() }

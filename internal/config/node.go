@@ -24,7 +24,7 @@ type Node struct {
 	Warmup     Duration   `yaml:"warmup" default:"2s" doc:"Longest time after the start that routers wait for engines to be connected, so that they are told of saved mirrors in place of nothing. Below their feed.stale_after, in which they go by what they knew. Range: 0s to 1m."`
 	Window     Duration   `yaml:"window" default:"20ms" doc:"Time over which an engine's changes are gathered before they go to routers as net changes. Range: 1ms to 1s."`
 	WindowKeys int        `yaml:"window_keys" default:"4096" doc:"Changed blocks of one engine that end a window before its time. Range: 64 to 65536."`
-	MaxBlocks  int        `yaml:"max_blocks" default:"2000000" doc:"Blocks that are kept of one engine, or of one data-parallel rank of it; beyond that the leaves that were used longest ago are left out, and problem mirror_full says so. Range: 1000 to 1000000000."`
+	MaxBlocks  int        `yaml:"max_blocks" default:"2000000" doc:"Blocks that are kept of one engine, or of one data-parallel rank of it; beyond that the leaves that were used longest ago are left out, and problem mirror_full says so. Range: 1000 to 16777216, as many as routers take."`
 	Ports      PortRange  `yaml:"ports" default:"5557-5999" doc:"Ports of loopback that events.listen: auto picks from: one for each engine and rank, and as many for events.replay: auto."`
 	Scrape     Scrape     `yaml:"scrape"`
 	Probe      Probe      `yaml:"probe"`

@@ -91,7 +91,7 @@ func TestParseNodeReportsEveryProblem(t *testing.T) {
 			"n.yaml:2: warmup: 2m0s is not in the range 0s to 1m0s",
 			"n.yaml:3: window: 2s is not in the range 1ms to 1s",
 			"n.yaml:4: window_keys: 1 is not in the range 64 to 65536",
-			"n.yaml:5: max_blocks: 1 is not in the range 1000 to 1000000000",
+			"n.yaml:5: max_blocks: 1 is not in the range 1000 to 16777216",
 			"n.yaml:6: probe.interval: 1ms is not in the range 10ms to 1h0m0s",
 			"n.yaml:7: scrape.interval: 1ms is not in the range 100ms to 1m0s",
 			`n.yaml:7: scrape.profile: "tgi" is none of auto, vllm and sglang`,

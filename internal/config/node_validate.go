@@ -8,6 +8,9 @@ import (
 	"unicode"
 )
 
+// MaxNodeBlocks bounds the blocks of one engine, or of one data-parallel rank of it, at a node and at its routers: at 16 tokens each some 268 million tokens.
+const MaxNodeBlocks = 1 << 24
+
 // maxEngines bounds the engines of one node.
 const maxEngines = 1024
 
@@ -36,7 +39,7 @@ func (d *decoder) nodeFile(n *Node) {
 	d.duration("warmup", n.Warmup, 0, time.Minute)
 	d.duration("window", n.Window, time.Millisecond, time.Second)
 	d.number("window_keys", n.WindowKeys, 64, 1<<16)
-	d.number("max_blocks", n.MaxBlocks, 1000, 1_000_000_000)
+	d.number("max_blocks", n.MaxBlocks, 1000, MaxNodeBlocks)
 	if n.Scrape.Interval != 0 {
 		d.duration("scrape.interval", n.Scrape.Interval, 100*time.Millisecond, time.Minute)
 	}

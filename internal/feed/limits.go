@@ -12,14 +12,15 @@ const (
 	maxReceived = 1 << 20 // bytes of a message to a node
 	maxSent     = 4 << 20 // bytes of a message to a router
 
-	maxName     = 256 // bytes of a name: pool, model, adapter, engine, release, problem, cause, file
-	maxEndpoint = 128 // bytes of an endpoint
+	maxName     = 256     // bytes of a name: pool, engine, release, problem, cause, file
+	maxServed   = 1 << 10 // bytes of a served name: model, adapter; longer ones are in no request that is read
+	maxEndpoint = 128     // bytes of an endpoint
 	maxPath     = 4 << 10
 	maxInstance = 64
 	maxID       = 128 // bytes of a decision's id
 
 	maxReplicas = 1 << 12 // of a node
-	maxModels   = 256     // of a replica
+	maxModels   = 1 << 10 // of a replica
 	maxAdapters = 1 << 12
 	maxSources  = subscriber.MaxRanks
 	maxProblems = 64

@@ -67,20 +67,22 @@ func (r Replica) proto() *feedpb.Replica {
 	return p
 }
 
-// valid is the replica with names as they can be sent: engines and configurations may have any bytes.
+// valid is the replica with names as they can be sent: engines and configurations may have any bytes. Served names that are too long are left out, since part
+// of one names nothing.
 func (r Replica) valid() Replica {
-	names := func(list []string) []string {
-		list = slices.Clone(list)
-		for i, s := range list {
-			list[i] = valid(s, maxName)
-		}
-		return list
+	r.Models = slices.DeleteFunc(slices.Clone(r.Models), func(name string) bool { return len(name) > maxServed })
+	r.Adapters = slices.DeleteFunc(slices.Clone(r.Adapters), func(a Adapter) bool { return max(len(a.Name), len(a.Parent)) > maxServed })
+	r.Problems, r.Files = slices.Clone(r.Problems), slices.Clone(r.Files)
+	for i, m := range r.Models {
+		r.Models[i] = valid(m, maxServed)
 	}
-	r.Models, r.Problems, r.Adapters, r.Files = names(r.Models), names(r.Problems), slices.Clone(r.Adapters), slices.Clone(r.Files)
+	for i, p := range r.Problems {
+		r.Problems[i] = valid(p, maxName)
+	}
 	r.Engine, r.Version = valid(r.Engine, maxName), valid(r.Version, maxName)
 	r.Endpoint, r.Pool = strings.ToValidUTF8(r.Endpoint, "�"), strings.ToValidUTF8(r.Pool, "�")
 	for i, a := range r.Adapters {
-		r.Adapters[i] = Adapter{Name: valid(a.Name, maxName), Path: valid(a.Path, maxPath), Parent: valid(a.Parent, maxName)}
+		r.Adapters[i] = Adapter{Name: valid(a.Name, maxServed), Path: valid(a.Path, maxPath), Parent: valid(a.Parent, maxServed)}
 	}
 	for i := range r.Files {
 		r.Files[i].Name = valid(r.Files[i].Name, maxName)
@@ -105,10 +107,10 @@ func (r Replica) check() error {
 		return err
 	}
 	for _, m := range r.Models {
-		err = cmp.Or(err, short("model", m, maxName))
+		err = cmp.Or(err, short("model", m, maxServed))
 	}
 	for _, a := range r.Adapters {
-		err = cmp.Or(err, short("adapter", a.Name, maxName), short("adapter's path", a.Path, maxPath), short("adapter's parent", a.Parent, maxName))
+		err = cmp.Or(err, short("adapter", a.Name, maxServed), short("adapter's path", a.Path, maxPath), short("adapter's parent", a.Parent, maxServed))
 	}
 	for _, p := range r.Problems {
 		err = cmp.Or(err, short("problem", p, maxName))

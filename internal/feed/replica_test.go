@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/kvsteer/kvsteer/internal/feed/feedpb"
@@ -109,7 +110,7 @@ func TestReceivedTypesAreChecked(t *testing.T) {
 		"long parent":    {replica(func(p *feedpb.Replica) { p.Adapters[0].Parent = long }), "adapter's parent of 5000 bytes"},
 		"long problem":   {replica(func(p *feedpb.Replica) { p.Problems = []string{long} }), "problem of 5000 bytes"},
 		"many sources":   {replica(func(p *feedpb.Replica) { p.Sources = make([]uint32, 65) }), "65 sources, at most 64"},
-		"many models":    {replica(func(p *feedpb.Replica) { p.Models = make([]string, 257) }), "257 models"},
+		"many models":    {replica(func(p *feedpb.Replica) { p.Models = make([]string, 1025) }), "1025 models"},
 		"short hash":     {replica(func(p *feedpb.Replica) { p.Files[0].Sha256 = []byte{1} }), "hash of 1 bytes"},
 		"huge file":      {replica(func(p *feedpb.Replica) { p.Files[0].Size = math.MaxUint64 }), "file of"},
 		"load of none":   {func() error { _, err := loadOf(&feedpb.Load{}); return err }, "no endpoint"},
@@ -125,6 +126,26 @@ func TestReceivedTypesAreChecked(t *testing.T) {
 		if err := tt.read(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
+	}
+}
+
+// TestServedNamesAreWhole holds that a served name is announced as it is or not at all, and that one too many costs no other.
+func TestServedNamesAreWhole(t *testing.T) {
+	longest, longer := strings.Repeat("x", 1024), strings.Repeat("x", 1025)
+	r := Replica{
+		Endpoint: ":1", Pool: "chat", Models: []string{longer, "base", longest},
+		Adapters: []Adapter{{Name: longer}, {Name: longest, Parent: longest}, {Name: "a", Parent: longer}, {Name: "b"}},
+	}
+	got := r.valid()
+	want := Replica{Endpoint: ":1", Pool: "chat", Models: []string{"base", longest}, Adapters: []Adapter{{Name: longest, Parent: longest}, {Name: "b"}}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+	if err := got.check(); err != nil {
+		t.Error(err)
+	}
+	if len(r.Models) != 3 || r.Adapters[0].Name != longer {
+		t.Error("the caller's lists were changed")
 	}
 }
 

@@ -115,7 +115,7 @@ type Tokenize struct {
 
 // Index bounds the block index.
 type Index struct {
-	MaxBlocks    int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched, and asked again later. While 7/8 are taken, a node that has more than half (or an engine that is followed directly) gives way to others. Range: 1000 to 1000000000."`
+	MaxBlocks    int `yaml:"max_blocks" default:"10000000" doc:"Distinct blocks held, about 40 bytes each; an endpoint whose blocks do not fit is not matched, and asked again later. While 31/32 are taken, a node that has more than half (or an engine that is followed directly) gives way to others. Range: 1000 to 1000000000."`
 	MaxEndpoints int `yaml:"max_endpoints" default:"0" doc:"Endpoints of all pools that there may be at one time, each data-parallel rank counted, also after the configuration has changed under a running router; 0 = 64 more than at the start, and 512 more where some come from DNS or nodes. Range: 0 to 10000."`
 }
 

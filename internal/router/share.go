@@ -9,9 +9,9 @@ import (
 )
 
 // While crowdedFrom of the blocks that the index may hold are taken, nobody may have more than fairShare of them, so that one node, whatever it
-// announces, leaves room for the others.
+// announces, leaves room for the others. What is below that fits, however it is spread, and is matched.
 const (
-	crowdedFrom = 7.0 / 8
+	crowdedFrom = 31.0 / 32
 	fairShare   = 1.0 / 2
 )
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kvsteer/kvsteer/internal/admin"
 	"github.com/kvsteer/kvsteer/internal/config"
@@ -183,43 +182,26 @@ func (n *nodeService) run(ctx context.Context) error {
 		adminListener.Close()
 		return notListening("listen", err)
 	}
-	serving, stopServing := context.WithCancel(ctx)
-	defer stopServing()
-	// The parts outlive ctx by the end of the streams.
-	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopParts()
-	var g errgroup.Group
-	part := func(name string, run func(context.Context) error) {
-		g.Go(func() error {
-			defer stopServing()
-			if err := run(parts); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			return nil
-		})
-	}
-	part("admin", func(ctx context.Context) error { return n.admin.Run(ctx, adminListener) })
+	p := newParts(ctx)
+	p.run("admin", func(ctx context.Context) error { return n.admin.Run(ctx, adminListener) })
 	for _, f := range []*tlsfiles.Files{n.tls.feed, n.tls.admin} {
 		if f != nil {
-			part("tls", f.Run)
+			p.run("tls", f.Run)
 		}
 	}
 	if n.token != nil {
-		part("token", n.token.run)
+		p.run("token", n.token.run)
 	}
-	part("pools", n.pools.Run)
-	part("subscriber", n.followers.run)
+	p.run("pools", n.pools.Run)
+	p.run("subscriber", n.followers.run)
 	n.scrapes.set(scrapedOf(cfg))
-	part("scrape", n.scrapes.run)
-	part("announce", n.announcer.run)
-	part("tokenizer", n.files.run)
-	part("config", func(ctx context.Context) error { return n.reloads.run(ctx, hangups) })
-	g.Go(func() error {
-		defer stopParts()
-		return n.serve(serving, listener, cfg.Warmup.Std())
-	})
+	p.run("scrape", n.scrapes.run)
+	p.run("announce", n.announcer.run)
+	p.run("tokenizer", n.files.run)
+	p.run("config", func(ctx context.Context) error { return n.reloads.run(ctx, hangups) })
 	n.log.Info("serving", "version", version, "node", cfg.Name, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "engines", cfg.EngineCount())
-	if err = g.Wait(); err == nil {
+	err = p.last(func(serving context.Context) error { return n.serve(serving, listener, cfg.Warmup.Std()) })
+	if err == nil {
 		n.log.Info("stopped")
 	}
 	return err

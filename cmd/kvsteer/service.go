@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kvsteer/kvsteer/envoy"
 	"github.com/kvsteer/kvsteer/extproc"
@@ -334,48 +333,32 @@ func (s *service) run(ctx context.Context) error {
 		adminListener.Close()
 		return notListening("listen", err)
 	}
-	serving, stopServing := context.WithCancel(ctx)
-	defer stopServing()
-	// The parts outlive ctx by the drain of the ext_proc server.
-	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopParts()
-	var g errgroup.Group
-	part := func(name string, run func(context.Context) error) {
-		g.Go(func() error {
-			defer stopServing()
-			if err := run(parts); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			return nil
-		})
-	}
+	p := newParts(ctx)
 	if why := connecting(cfg); why != "" {
 		s.log.Warn("engines connect to this router alone", "why", why)
 	}
-	part("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
-	s.tls.run(part)
-	part("pools", s.pools.Run)
-	part("fleet", s.keeper.run)
-	part("feed", s.feed.Run)
+	p.run("admin", func(ctx context.Context) error { return s.admin.Run(ctx, adminListener) })
+	s.tls.run(p.run)
+	p.run("pools", s.pools.Run)
+	p.run("fleet", s.keeper.run)
+	p.run("feed", s.feed.Run)
 	if s.feedToken != nil {
-		part("feed.token_file", s.feedToken.run)
+		p.run("feed.token_file", s.feedToken.run)
 	}
-	part("subscriber", s.followers.run)
-	part("readiness", s.readiness.run)
-	part("config", func(ctx context.Context) error { return s.reloads.run(ctx, hangups) })
+	p.run("subscriber", s.followers.run)
+	p.run("readiness", s.readiness.run)
+	p.run("config", func(ctx context.Context) error { return s.reloads.run(ctx, hangups) })
 	s.log.Info("serving", "version", version, "listen", cfg.Listen, "admin", cfg.Admin.Listen, "pools", len(cfg.Pools), "endpoints", cfg.Endpoints(), "nodes", len(cfg.Nodes), "sources", len(followedBy(cfg)))
-	g.Go(func() error {
-		defer stopParts()
+	err = p.last(func(serving context.Context) error {
 		if err := s.extproc.Run(serving, listener); err != nil {
 			return fmt.Errorf("extproc: %w", err)
 		}
 		// The last records were of other routers' decisions, too: without them their charges would stay until they expire.
-		flushing, done := context.WithTimeout(parts, maxFlush)
+		flushing, done := context.WithTimeout(p.ctx, maxFlush)
 		defer done()
 		s.feed.Flush(flushing)
 		return nil
 	})
-	err = g.Wait()
 	s.reloads.tokenizers.current.Close()
 	if err == nil {
 		s.log.Info("stopped")

@@ -223,9 +223,9 @@ func TestAnnouncements(t *testing.T) {
 		first,
 		{Endpoint: ":2"},
 		{Endpoint: ":3", Pool: "chat", Sources: []uint32{a.Number()}},
-		{Endpoint: ":4", Pool: "chat", Models: []string{"m\xff", strings.Repeat("ü", 200)}, Sources: []uint32{b.Number(), 99}},
+		{Endpoint: ":4", Pool: "chat", Models: []string{"m\xff", strings.Repeat("ü", 600), strings.Repeat("ü", 200)}, Sources: []uint32{b.Number(), 99}},
 	})
-	expect("replicas :1 :4m�,"+strings.Repeat("ü", 128), "begin")
+	expect("replicas :1 :4m�,"+strings.Repeat("ü", 200), "begin")
 	a.Close()
 	n.Announce([]Replica{first, {Endpoint: ":4", Pool: "chat", Sources: []uint32{b.Number()}}})
 	expect("replicas :1 :4")

@@ -362,8 +362,13 @@ func TestShippedNodes(t *testing.T) {
 func (w *world) move(node, from string, e config.Engine, p config.NodePool) {
 	number := from[len(from)-1:]
 	to := e.Local()
-	change := strings.NewReplacer(from, to, "tcp://127.0.0.1:2310"+number, e.Events.Listen, "tcp://127.0.0.1:2311"+number, e.Events.Replay,
-		`"id":"tiny"`, `"id":"`+p.Models[0]+`"`, `"parent":"tiny"`, `"parent":"`+p.Models[0]+`"`)
+	words := []string{from, to, `"id":"tiny"`, `"id":"` + p.Models[0] + `"`, `"parent":"tiny"`, `"parent":"` + p.Models[0] + `"`}
+	for recorded, at := range map[string]string{"tcp://127.0.0.1:2310" + number: e.Events.Listen, "tcp://127.0.0.1:2311" + number: e.Events.Replay} {
+		if at != "auto" { // else the recorded ones are as good as any that a node picks
+			words = append(words, recorded, at)
+		}
+	}
+	change := strings.NewReplacer(words...)
 	pages := map[string]string{}
 	for at, page := range w.pages {
 		if rest, ok := strings.CutPrefix(at, from); ok {

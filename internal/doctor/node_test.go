@@ -364,7 +364,7 @@ func (w *world) move(node, from string, e config.Engine, p config.NodePool) {
 	to := e.Local()
 	words := []string{from, to, `"id":"tiny"`, `"id":"` + p.Models[0] + `"`, `"parent":"tiny"`, `"parent":"` + p.Models[0] + `"`}
 	for recorded, at := range map[string]string{"tcp://127.0.0.1:2310" + number: e.Events.Listen, "tcp://127.0.0.1:2311" + number: e.Events.Replay} {
-		if at != "auto" { // else the recorded ones are as good as any that a node picks
+		if at != config.Auto { // else the recorded ones are as good as any that a node picks
 			words = append(words, recorded, at)
 		}
 	}

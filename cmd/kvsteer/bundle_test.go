@@ -79,8 +79,8 @@ pools:
 	background(t, func(ctx context.Context) error { return s.admin.Run(ctx, l) })
 	r := &running{service: s, t: t, log: log}
 	r.until("the engine is connected", func() bool { return r.endpoint(engine.Addr()).Connected })
-	complete(t, engine, strings.Repeat(markPrompt+" ", 20)) // known blocks, so that prompts are tokenized and matched
-	r.until("the engine's blocks are known", func() bool { return r.endpoint(engine.Addr()).Matchable })
+	// Known blocks, so that prompts are tokenized and matched.
+	tell(t, "the engine's blocks are known", engine, func() bool { return r.endpoint(engine.Addr()).Matchable }, strings.Repeat(markPrompt+" ", 20))
 
 	tokens := strings.TrimSuffix(strings.Repeat(fmt.Sprint(markToken)+",", 64), ",")
 	bodies := []string{

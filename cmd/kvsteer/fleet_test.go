@@ -207,8 +207,7 @@ func TestFollowerChanges(t *testing.T) {
 		r.until("the node's blocks are known", func() bool { s := r.endpoint(e.Addr()); return s.Matchable && s.Blocks == 3 })
 		r.change(file(dialled(e, "")))
 		r.until("the router follows the engine again", func() bool { s := r.endpoint(e.Addr()); return s.Connected && s.Blocks != 3 })
-		complete(t, e, strings.Repeat(fmt.Sprintf("one two three four %d ", i), 40))
-		r.until("what the engine tells is known", func() bool { return r.endpoint(e.Addr()).Matchable })
+		tell(t, "what the engine tells is known", e, func() bool { return r.endpoint(e.Addr()).Matchable }, strings.Repeat(fmt.Sprintf("one two three four %d ", i), 40))
 	}
 	if strings.Contains(r.log.String(), "could not be taken over") {
 		t.Error("a part was refused")

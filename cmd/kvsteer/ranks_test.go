@@ -39,10 +39,7 @@ func TestEveryRankIsFollowed(t *testing.T) {
 		return ranks
 	}
 	prompt := strings.Repeat("one two three four ", 20)
-	for range 3 { // in turn
-		complete(t, a, prompt)
-	}
-	r.until("every rank has blocks", func() bool { return held() == 3 })
+	tell(t, "every rank has blocks", a, func() bool { return held() == 3 }, prompt, prompt, prompt) // in turn
 	e := r.endpoint(a.Addr())
 	if e.Blocks != e.Ranks[0].Blocks+e.Ranks[1].Blocks+e.Ranks[2].Blocks || e.Problem != "" {
 		t.Errorf("%+v", e)
@@ -92,8 +89,7 @@ func TestRanksWhereTheEngineSays(t *testing.T) {
 	address := strings.TrimPrefix(api.URL, "http://")
 	r := startRunning(t, site(fmt.Sprintf(`{address: %q, events: {dial: "tcp://127.0.0.1:2", ranks: 2}}`, address), `{address: "127.0.0.1:1"}`))
 	r.until("both ranks are connected", func() bool { return r.endpoint(address).Connected })
-	complete(t, publishers[1], strings.Repeat("one two three four ", 20))
-	r.until("rank 0 has blocks", func() bool { return r.endpoint(address).Ranks[0].Matchable })
+	tell(t, "rank 0 has blocks", publishers[1], func() bool { return r.endpoint(address).Ranks[0].Matchable }, strings.Repeat("one two three four ", 20))
 	if e := r.endpoint(address); e.Ranks[1].Blocks != 0 {
 		t.Errorf("%+v", e)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kvsteer/kvsteer/internal/config"
 	"github.com/kvsteer/kvsteer/internal/enginesim"
@@ -48,8 +49,34 @@ func background(t *testing.T, run func(context.Context) error) {
 // complete has an engine compute, and announce, a prompt.
 func complete(t *testing.T, e *enginesim.Engine, prompt string) {
 	t.Helper()
-	body := strings.NewReader(fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":1}`, prompt))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+e.Addr()+"/v1/completions", body)
+	post(t, e, "/v1/completions", fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":1}`, prompt))
+}
+
+// tell has an engine compute prompts until what it publishes of them is known. It may publish the first ones before it has read the subscription of who is
+// connected already, and without a replay these are lost; so it forgets them and computes them again.
+func tell(t *testing.T, what string, e *enginesim.Engine, known func() bool, prompts ...string) {
+	t.Helper()
+	var next time.Time
+	until(t, what, func() bool {
+		if known() {
+			return true
+		}
+		if now := time.Now(); now.After(next) {
+			if !next.IsZero() {
+				post(t, e, "/reset_prefix_cache", "")
+			}
+			for _, p := range prompts {
+				complete(t, e, p)
+			}
+			next = now.Add(3 * time.Second)
+		}
+		return known()
+	})
+}
+
+func post(t *testing.T, e *enginesim.Engine, path, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+e.Addr()+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,9 +173,9 @@ func TestReloadKeepsSubscribers(t *testing.T) {
 	connected := func(e *enginesim.Engine) bool { return r.endpoint(e.Addr()).Connected }
 	r.until("both are connected", func() bool { return connected(a) && connected(b) })
 	prompt := strings.Repeat("one two three four ", 20)
-	complete(t, a, prompt)
-	complete(t, b, prompt)
-	r.until("both have blocks", func() bool { return known(a) && known(b) })
+	for _, e := range []*enginesim.Engine{a, b} {
+		tell(t, "it has blocks", e, func() bool { return known(e) }, prompt)
+	}
 	blocks := r.endpoint(a.Addr()).Blocks
 
 	// Another topic replaces the subscriber of this endpoint, another order nothing.
@@ -171,12 +198,7 @@ func TestReloadKeepsSubscribers(t *testing.T) {
 	r.until("the endpoint has no events", func() bool { return !r.endpoint(a.Addr()).Events })
 	r.change(site(dialled(a, ""), dialled(c, "")))
 	r.until("it is connected again", func() bool { return connected(a) })
-	prompts := 0 // an engine may publish the first ones before it has read the subscription of who is connected
-	r.until("it has blocks again", func() bool {
-		prompts++
-		complete(t, a, strings.Repeat(fmt.Sprintf("%d five six seven eight ", prompts), 20))
-		return known(a)
-	})
+	tell(t, "it has blocks again", a, func() bool { return known(a) }, strings.Repeat("five six seven eight ", 20))
 }
 
 func TestResetStartsAnew(t *testing.T) {
@@ -184,8 +206,8 @@ func TestResetStartsAnew(t *testing.T) {
 	r := startRunning(t, site(dialled(a, "")))
 	ctl := control{r.router, r.followers, r.feed}
 	r.until("the engine is connected", func() bool { return r.endpoint(a.Addr()).Connected })
-	complete(t, a, strings.Repeat("one two three four ", 40))
-	r.until("it has blocks", func() bool { return r.endpoint(a.Addr()).Matchable })
+	known := func() bool { return r.endpoint(a.Addr()).Matchable }
+	tell(t, "it has blocks", a, known, strings.Repeat("one two three four ", 40))
 	if err := ctl.Reset(a.Addr()); err != nil {
 		t.Fatal(err)
 	}
@@ -193,8 +215,7 @@ func TestResetStartsAnew(t *testing.T) {
 		e := r.endpoint(a.Addr())
 		return e.Connected && e.Blocks == 0 && e.Problem == ""
 	})
-	complete(t, a, strings.Repeat("five six seven eight ", 40))
-	r.until("it has blocks again", func() bool { return r.endpoint(a.Addr()).Matchable })
+	tell(t, "it has blocks again", a, known, strings.Repeat("five six seven eight ", 40))
 	if err := ctl.Reset("10.9.9.9:1"); !errors.Is(err, router.ErrUnknown) {
 		t.Errorf("reset of no endpoint: %v", err)
 	}

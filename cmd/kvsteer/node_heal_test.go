@@ -168,7 +168,7 @@ func TestNodeHeals(t *testing.T) {
 					t.Fatal(err)
 				}
 				background(t, e.Run)
-				<-e.Ready()
+				ready(t, e)
 				x.engines = append(x.engines, e)
 			}
 			x.r = startFleet(t, fmt.Sprintf("nodes: [{address: %q}]\n%s", site.listen, toldPool))

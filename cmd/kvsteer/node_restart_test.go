@@ -80,7 +80,7 @@ func TestNodeWaitsForEngines(t *testing.T) {
 		t.Fatal(err)
 	}
 	background(t, e.Run)
-	<-e.Ready()
+	ready(t, e)
 	site := newNodeSite(t)
 	site.head = "warmup: 300ms\n" + site.head
 	site.write(fmt.Sprintf("address: %q", e.Addr()), `address: "127.0.0.1:9"`)

@@ -152,7 +152,7 @@ func engineAt(t *testing.T, address string, events enginesim.Events) (e *engines
 	})
 	kill = func() { cancel(); wg.Wait() }
 	t.Cleanup(kill)
-	<-e.Ready()
+	ready(t, e)
 	return e, kill
 }
 

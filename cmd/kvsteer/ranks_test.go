@@ -22,7 +22,7 @@ func startRanks(t *testing.T, ranks int) *enginesim.Engine {
 		t.Fatal(err)
 	}
 	background(t, e.Run)
-	<-e.Ready()
+	ready(t, e)
 	return e
 }
 

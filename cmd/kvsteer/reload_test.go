@@ -21,6 +21,16 @@ import (
 	"github.com/kvsteer/kvsteer/internal/router"
 )
 
+// ready returns when an engine listens. One that was given a port which somebody else has taken meanwhile never does.
+func ready(t *testing.T, e *enginesim.Engine) {
+	t.Helper()
+	select {
+	case <-e.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal("the engine does not listen within a minute")
+	}
+}
+
 // startEngine runs a simulated engine until the test ends.
 func startEngine(t *testing.T) *enginesim.Engine {
 	t.Helper()
@@ -29,7 +39,7 @@ func startEngine(t *testing.T) *enginesim.Engine {
 		t.Fatal(err)
 	}
 	background(t, e.Run)
-	<-e.Ready()
+	ready(t, e)
 	return e
 }
 

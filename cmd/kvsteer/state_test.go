@@ -22,7 +22,7 @@ func TestStateDir(t *testing.T) {
 			t.Fatal(err)
 		}
 		background(t, e.Run)
-		<-e.Ready()
+		ready(t, e)
 		engines[i] = e
 	}
 	dir := filepath.Join(t.TempDir(), "state")

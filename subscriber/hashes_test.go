@@ -223,3 +223,18 @@ func FuzzHashes(f *testing.F) {
 		}
 	})
 }
+
+// TestProxyKeepsTokens: where each token is a block its hash is as good as the token, and none leaves, also of prompts that waited for the block size.
+func TestProxyKeepsTokens(t *testing.T) {
+	for _, size := range []int{1, 2} {
+		p := NewProxy("chat", func() {})
+		p.Set(Want{Yes: true})
+		p.Witness(Prompt{Tokens: []uint32{1, 2, 3, 4}})
+		p.Set(Want{Yes: true, BlockSize: size})
+		p.Witness(Prompt{Tokens: []uint32{5, 6, 7, 8}})
+		_, ok, _ := p.Next()
+		if want := size > 1; ok != want || p.Wants() != want {
+			t.Errorf("blocks of %d tokens: prompts are wanted %v and hashed %v, want %v", size, p.Wants(), ok, want)
+		}
+	}
+}

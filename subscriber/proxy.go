@@ -22,8 +22,12 @@ type Proxy struct {
 // NewProxy returns a Proxy for a Subscriber of a pool, which wants nothing. ready is called when Next may have something. It must not block.
 func NewProxy(pool string, ready func()) *Proxy { return &Proxy{pool: pool, ready: ready} }
 
-// Set takes over what the Subscriber wants. Prompts that wait for the block size are kept; when none are wanted, those that wait are let go.
+// Set takes over what the Subscriber wants. Prompts that wait for the block size are kept; when none are wanted, those that wait are let go. Where each token
+// is a block nothing is hashed: to whoever has a table of the tokens' hashes that would be the prompt.
 func (p *Proxy) Set(w Want) {
+	if w.BlockSize == 1 {
+		w = Want{}
+	}
 	p.mu.Lock()
 	p.want, p.hasher = w, nil
 	p.wanted.Store(w.Yes)

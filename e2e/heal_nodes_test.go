@@ -11,7 +11,7 @@ import (
 // conversation has had one more turn. Nothing is credited that is not held.
 func TestHealingThroughNode(t *testing.T) {
 	const conversations, block = 12, 16
-	site := startSite(t, envoyNewest, lab.SiteOptions{Nodes: 1, Pools: []lab.PoolOptions{{
+	site := startPatient(t, envoyNewest, lab.SiteOptions{Nodes: 1, Pools: []lab.PoolOptions{{
 		Name: "chat", Model: "sim", Engines: 2, Args: append([]string{"--hash-algo", "sha256"}, quick...),
 	}}})
 	node := site.Nodes[0]
@@ -40,28 +40,10 @@ func TestHealingThroughNode(t *testing.T) {
 		t.Errorf("first request: reason %s, %d tokens were cached", e.Reason, one.CachedTokens)
 	}
 	x.settle()
-	fresh := x.turn(x.begin(conversations))
-	if e := x.entries(fresh)[0]; int(e.Matched) != fresh.CachedTokens || e.Matched < 700 {
-		t.Errorf("after one request %v tokens of another are matched, %d were cached", e.Matched, fresh.CachedTokens)
-	}
-	x.settle()
-	x.round()
-
-	matched, cached := 0, 0
-	replies := x.round()
-	for i, e := range x.entries(replies...) {
-		r := replies[i]
-		if int(e.Matched) > r.CachedTokens {
-			t.Errorf("%v tokens matched, %d cached", e.Matched, r.CachedTokens)
-		}
-		matched, cached = matched+int(e.Matched), cached+r.CachedTokens
-	}
+	matched, cached := x.requireHealed()
 	healed := metric(t, node.Admin+"/metrics", "kvsteer_subscriber_healed_blocks_total", `means="hash"`)
 	sent := metric(t, site.RouterAdmin+"/metrics", "kvsteer_feed_router_witnesses_total", `outcome="sent"`)
 	t.Logf("%d of %d cached tokens matched; %v blocks healed by %v witnesses", matched, cached, healed, sent)
-	if matched*100 < cached*95 || cached < conversations*700 {
-		t.Errorf("%d of %d cached tokens are matched, want 95 %%", matched, cached)
-	}
 	if healed < 700/block || sent < conversations {
 		t.Errorf("%v blocks were healed by %v witnesses", healed, sent)
 	}

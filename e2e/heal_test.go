@@ -110,6 +110,32 @@ func (x *talks) entries(replies ...lab.Reply) []lab.LogEntry {
 	return entries
 }
 
+// requireHealed holds that another conversation's system prompt is matched, and at least 95 % of what is cached once each conversation has had one more turn, none of it
+// beyond that. It returns the tokens of the turn after.
+func (x *talks) requireHealed() (matched, cached int) {
+	x.t.Helper()
+	before := len(x.all)
+	fresh := x.turn(x.begin(before))
+	if e := x.entries(fresh)[0]; int(e.Matched) != fresh.CachedTokens || e.Matched < 700 {
+		x.t.Errorf("after one request %v tokens of another are matched, %d were cached", e.Matched, fresh.CachedTokens)
+	}
+	x.settle()
+	x.round()
+
+	replies := x.round()
+	for i, e := range x.entries(replies...) {
+		r := replies[i]
+		if int(e.Matched) > r.CachedTokens {
+			x.t.Errorf("%v tokens matched, %d cached", e.Matched, r.CachedTokens)
+		}
+		matched, cached = matched+int(e.Matched), cached+r.CachedTokens
+	}
+	if matched*100 < cached*95 || cached < before*700 {
+		x.t.Errorf("%d of %d cached tokens are matched, want 95 %%", matched, cached)
+	}
+	return matched, cached
+}
+
 // TestHealing: engines run hot with a system prompt that is never evicted and 50 conversations on it, and cannot replay what they published,
 // when the router is started again. The system prompt is matched again after one request (two, where hashes cannot be computed), and what the engines have cached once each
 // conversation has had one more turn.
@@ -149,22 +175,7 @@ func TestHealing(t *testing.T) {
 				x.turn(x.all[1])
 				x.settle()
 			}
-			fresh := x.turn(x.begin(conversations))
-			if e := x.entries(fresh)[0]; int(e.Matched) != fresh.CachedTokens || e.Matched < 700 {
-				t.Errorf("after one request %v tokens of another are matched, %d were cached", e.Matched, fresh.CachedTokens)
-			}
-			x.settle()
-			x.round()
-
-			matched, cached := 0, 0
-			replies := x.round()
-			for i, e := range x.entries(replies...) {
-				r := replies[i]
-				if int(e.Matched) > r.CachedTokens {
-					t.Errorf("%v tokens matched, %d cached", e.Matched, r.CachedTokens)
-				}
-				matched, cached = matched+int(e.Matched), cached+r.CachedTokens
-			}
+			matched, cached := x.requireHealed()
 			page, err := lab.ReadMetrics(t.Context(), site.RouterAdmin+"/metrics")
 			if err != nil {
 				t.Fatal(err)
@@ -179,9 +190,6 @@ func TestHealing(t *testing.T) {
 			healed := sum("kvsteer_subscriber_healed_blocks_total", fmt.Sprintf("means=%q", tt.means))
 			t.Logf("%d of %d cached tokens matched; %v blocks healed, %v of %v orphans", matched, cached, healed,
 				sum("kvsteer_subscriber_orphan_blocks"), sum("kvsteer_subscriber_blocks"))
-			if matched*100 < cached*95 || cached < conversations*700 {
-				t.Errorf("%d of %d cached tokens are matched, want 95 %%", matched, cached)
-			}
 			if healed < 700/block {
 				t.Errorf("%v blocks were healed", healed)
 			}

@@ -43,7 +43,7 @@ func converse(t *testing.T, site *lab.Site, conversations, turns, parallel int) 
 				all = append(all, turnResult{c, turn, reply})
 				mu.Unlock()
 				messages = append(messages, lab.Message{Role: "assistant", Content: reply.Text})
-				time.Sleep(readingTime)
+				lab.Wait(t.Context(), readingTime)
 			}
 		})
 	}

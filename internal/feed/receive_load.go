@@ -124,8 +124,8 @@ func (r *inbox) part(stay []string, at time.Time) (gone []string) {
 
 func (r *inbox) partOf(instance string, at time.Time) {
 	if _, known := r.parted[instance]; !known && len(r.parted) >= maxPeers {
-		for any := range r.parted { // so many are names that a node made up; a search for the oldest would let it cost time
-			delete(r.parted, any)
+		for one := range r.parted { // so many are names that a node made up; a search for the oldest would let it cost time
+			delete(r.parted, one)
 			break
 		}
 	}
